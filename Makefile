@@ -43,6 +43,7 @@ clean: .venv/infra.stamp  ## ask (YES=1: do not), stop the node, and remove .loc
 	@$(TRAINYARD) local down --all $(if $(YES),--yes)
 
 test: .venv/dev.stamp  ## all fast tests
+	@command -v rsync >/dev/null || $(PY) -c "from local import shell; shell.install(('rsync',))"
 	@$(TRAINYARD) local toolchain etcd actionlint
 	$(PY) -m pytest -m "not cluster and not engine and not chaos" -n $$(($$(nproc) + 2)) --dist worksteal
 

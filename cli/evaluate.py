@@ -69,7 +69,7 @@ def evaluate(
         )
     folder = run_folder(run) if run else str(target.run_directory)
     with transfer(target, kubeconfig) as (volume, _, _):
-        chosen = checkpoint(volume.files(folder), folder, step)
+        chosen = checkpoint(volume.find(folder).files, folder, step)
     options = ["--run", folder, "--step", str(chosen), "--tasks", names]
     own_tasks = str(PurePosixPath(DATA, include)) if include else None
     for name, value in (("--limit", limit), ("--shots", shots), ("--include", own_tasks)):

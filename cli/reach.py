@@ -24,13 +24,15 @@ from websocket import WebSocketException
 
 from cli import CommandError
 from cli.cluster import as_json, asking, connect, why_waiting
+from cli.programs import find, find_rsync
 from cli.progress import Bar
 from cli.target import Target
 from cli.transfer import Volume
-from workloads.layout import DATA, VOLUME_ACCESS
+from workloads.layout import VOLUME_ACCESS
 
-SERVER = Path(__file__).with_name("volume_server.py")
-PORT = 8700
+PROGRAM = Path(__file__).with_name("volume_program.py")
+THERE = "/tmp/volume_program.py"
+"""Where the pod has it."""
 #: Where commands in the pod leave files to fetch, outside the volume.
 SCRATCH = "/tmp/made"
 #: Label of our pods, by which the next command removes those that ended.
@@ -96,7 +98,7 @@ class Pod:
 
 @contextmanager
 def volume_pod(api: client.ApiClient, namespace: str, waiting: Callable[[str], None]) -> Iterator[Pod]:
-    """Run cli/volume_server.py in a pod on the shared volume; remove the pod at the end.
+    """Run cli/volume_program.py in a pod on the shared volume; remove the pod at the end.
 
     Raises:
         CommandError: the stack has no PodTemplate for it, or the pod does not start.
@@ -120,24 +122,30 @@ def volume_pod(api: client.ApiClient, namespace: str, waiting: Callable[[str], N
 @contextmanager
 def transfer(target: Target, kubeconfig: str | None) -> Iterator[tuple[Volume, Pod, Bar]]:
     """The shared volume, the pod on it, and a progress bar; Ctrl-C may end the transfer at any time."""
-    api = connect(target.context, kubeconfig or target.kubeconfig)
+    find_rsync()
+    kubectl = find("kubectl")
+    file = kubeconfig or target.kubeconfig
+    api = connect(target.context, file)
+    cluster = [*([f"--kubeconfig={file}"] if file else []), f"--context={target.context}"]
     try:
         with Bar() as bar, volume_pod(api, target.namespace, bar.waiting) as pod:
-            yield Volume(lambda: pod.connect(PORT)), pod, bar
+            place = [f"--namespace={target.namespace}", "exec", "-i", pod.name, "-c", VOLUME_ACCESS, "--"]
+            yield Volume((kubectl, *cluster, *place), ("python3", THERE)), pod, bar
     except KeyboardInterrupt:
         raise CommandError("interrupted; the same command continues where it stopped", code=130) from None
 
 
 def _from(template: dict[str, Any], name: str) -> Any:
-    """A pod from the template that runs our server."""
+    """A pod from the template that holds our program, and waits for its commands."""
     labels = {**template["metadata"]["labels"], LABEL: "true"}
     spec = template["spec"]
-    spec["containers"][0]["args"] = ["python3", "-c", SERVER.read_text("utf-8"), str(PORT), DATA, SCRATCH]
+    start = f'printf %s "$1" > {THERE} && exec python3 {THERE} wait'
+    spec["containers"][0]["args"] = ["sh", "-c", start, "sh", PROGRAM.read_text("utf-8")]
     return {"metadata": {"name": name, "labels": labels}, "spec": spec}
 
 
 def _wait(core: client.CoreV1Api, pod: Pod, waiting: Callable[[str], None]) -> None:
-    """Wait until the server in the pod answers."""
+    """Wait until the pod runs."""
     end = time.monotonic() + START_SECONDS
     while True:
         with asking(f"pod {pod.namespace}/{pod.name}"):
@@ -145,27 +153,13 @@ def _wait(core: client.CoreV1Api, pod: Pod, waiting: Callable[[str], None]) -> N
         phase = found["status"].get("phase")
         if phase in ("Succeeded", "Failed"):
             raise CommandError(f"pod {pod.namespace}/{pod.name} ended at once: {last_words(found)}")
-        if phase == "Running" and _serves(pod):
+        if phase == "Running":
             return
         reason = why_waiting([found])
         if time.monotonic() > end:
             raise CommandError(f"pod {pod.namespace}/{pod.name} does not start: {reason}")
         waiting(reason)
         time.sleep(0.5)
-
-
-def _serves(pod: Pod) -> bool:
-    try:
-        with contextlib.closing(pod.connect(PORT)) as connection:
-            connection.settimeout(5)
-            connection.sendall(b"GET /ready HTTP/1.0\r\n\r\n")
-            answer = b""
-            # Read to the end: closing with unread data would be an error in the client's thread.
-            while part := connection.recv(4096):
-                answer += part
-            return answer.startswith(b"HTTP/")
-    except OSError:
-        return False
 
 
 def last_words(pod: dict[str, Any]) -> str:
@@ -178,7 +172,7 @@ def last_words(pod: dict[str, Any]) -> str:
 
 
 def _remove_ended(core: client.CoreV1Api, namespace: str) -> None:
-    """Remove ended pods of commands that could not, such as killed ones: their servers ended by themselves."""
+    """Remove ended pods of commands that could not, such as killed ones: they end by themselves."""
     for phase in ("Succeeded", "Failed"):
         with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
             core.delete_collection_namespaced_pod(

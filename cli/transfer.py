@@ -1,228 +1,219 @@
-"""Transfer files between this machine and the shared volume, in pieces: resumed by checksum, several at once.
+"""Transfer files between this machine and the shared volume with rsync, through the pod that mounts the volume.
 
-The other end is cli/volume_server.py; the caller connects to it (cli/reach.py, or a socket in a test). A broken
-connection is made again. An interrupted command continues where it stopped: checksums tell which pieces have arrived.
+rsync's remote shell is `kubectl exec -i` (cli/reach.py), and its other end is started by cli/volume_program.py. Both
+ends keep incomplete files in a hidden folder, under which an interrupted command continues. A broken connection is made
+again. Neither end is trusted: names that the volume gives are checked here and by rsync itself (--trust-sender is never
+given), and neither links nor devices are created, on either side.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import http.client
 import json
 import os
-import socket
-import threading
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
-from urllib.parse import urlencode
+from typing import Any, BinaryIO, TypeVar
 
 from cli import CommandError
+from cli.programs import find_rsync
 from cli.progress import Bar
-from cli.volume_server import HASHED_AT_ONCE, PIECE, RefusedError, finish, hashes, partial, write_piece
+from cli.volume_program import BUSY, PIECE, REFUSED, WRITING, RefusedError, enter, prepare
 
-CONNECTIONS = 4
-"""Pieces in flight: a single connection would wait a round trip for each piece."""
 PATIENCE_SECONDS = 60.0
-"""Seconds of failed connections before the error is reported."""
-ANSWER_SECONDS = 120.0
-"""Seconds of silence before the server is asked again."""
-DAMAGED = 422
-"""HTTP status for a piece with a wrong checksum, which is sent again."""
+"""Seconds without progress, over several connections, before the error is reported."""
+PAUSE_SECONDS = 1.0
+"""Between two attempts."""
+ANSWER_SECONDS = 120
+"""Seconds of silence after which either end gives a connection up."""
+PARTIAL = ".incomplete"
+HOLES, HOLES_BYTES = 16, 64 << 20
+"""A larger file whose size is that many times what it has on the disk is left out: terabytes of nothing take hours."""
+REMOTE = 'sh -c \'shift; eval "exec $TRAINYARD_POD \\"\\$@\\""\' sh'
+"""rsync's remote shell: drops the host's name; the environment has the command, quoted for this shell."""
+OPTIONS = (
+    *("--secluded-args", "--blocking-io", "--files-from=-", "--from0", "--no-inc-recursive"),
+    # Links and devices of the sender are left out: rsync follows and creates none unless it is told to.
+    *("--no-links", "--no-D", "--times", "--omit-dir-times", "--modify-window=-1", "--chmod=D755,F644", "--fsync"),
+    *("--info=progress2,stats2", "--out-format=%i %n", "--no-human-readable", "--8-bit-output", "--outbuf=L"),
+)
+FINAL = (1, 2, 3, 4, 6, 11, 13, 14, 20, 21, 22, 23, 24, 25)
+"""Exit codes of rsync after which another attempt would fail the same way; others are those of a lost connection."""
+EMPTY = ("rsync error:", "rsync: connection unexpectedly closed", "command terminated with exit code")
+"""Beginnings of lines that say only that there was an error."""
+
+
+T = TypeVar("T")
 
 
 class TransferError(CommandError):
-    """One line for the terminal, and the HTTP status if the server refused."""
+    """One line for the terminal."""
 
-    def __init__(self, text: str, status: int | None = None):
-        super().__init__(text)
-        self.status = status
+
+class LostError(Exception):
+    """The connection broke, or the other end is not there yet."""
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A file here and its place on the volume."""
+class Found:
+    """What is under a folder of the volume."""
 
-    local: Path
-    remote: str
-    size: int
+    files: dict[str, int]
+    """Relative path -> size."""
+    odd: dict[str, str]
+    """Relative path -> why it is left out: links, FIFOs, files that are mostly holes."""
 
 
+@dataclass(frozen=True)
 class Volume:
-    """A client of the server on the shared volume. `connect` is retried when it raises OSError."""
+    """The shared volume. `shell` runs a command in its pod, `program` is that of cli/volume_program.py there."""
 
-    def __init__(self, connect: Callable[[], socket.socket]):
-        self._connect, self._local = connect, threading.local()
+    shell: tuple[str, ...]
+    program: tuple[str, ...]
 
-    def ask(self, method: str, call: str, body: bytes = b"", **query: Any) -> bytes:
-        """Make a request, again over a new connection when one breaks. Raises TransferError."""
-        path = f"/{call}?{urlencode(query)}"
-        end, silent = time.monotonic() + PATIENCE_SECONDS, 0
-        while True:
-            try:
-                connection = self._connection()
-                connection.request(method, path, body)
-                response = connection.getresponse()
-                content = response.read()
-            except (OSError, http.client.HTTPException) as error:
-                self.drop()
-                if isinstance(error, TimeoutError) and silent < 2:  # the network was down: try a new connection
-                    silent, end = silent + 1, time.monotonic() + PATIENCE_SECONDS
-                if time.monotonic() > end:
-                    raise _lost(error) from None
-                time.sleep(0.5)
-                continue
-            if response.status == 200:
-                return content
-            if response.status != DAMAGED or time.monotonic() > end:
-                raise TransferError(_error(content), response.status)
+    def find(self, folder: str) -> Found:
+        """The files under a folder; none when it is not there. Raises TransferError.
 
-    def lines(self, call: str, **query: Any) -> Iterator[dict[str, Any]]:
-        """Yield the lines of a long answer as they come. Raises TransferError; OSError when the connection breaks."""
-        connection = self._connection()
-        connection.request("POST", f"/{call}?{urlencode(query)}")
-        response = connection.getresponse()
-        if response.status != 200:
-            raise TransferError(_error(response.read()), response.status)
-        for line in response:
-            yield json.loads(line)
-        self.drop()
-
-    def files(self, path: str) -> dict[str, int]:
-        """Relative path -> size of every file under `path`; empty when there is none.
-
-        Raises TransferError for a name that leads out of the folder: somebody who may change pods could answer in the
-        server's place, and the files are written to this machine.
+        Also for a name that leads out of the folder: somebody who may change pods could answer in its place, and the
+        files are written to this machine.
         """
-        try:
-            found = json.loads(self.ask("GET", "files", path=path))["files"]
-        except TransferError as error:
-            if error.status != 404:
-                raise
-            return {}
-        for name in (PurePosixPath(entry["path"]) for entry in found):
-            if name.is_absolute() or ".." in name.parts:
+        files, odd = dict[str, int](), dict[str, str]()
+        for item in _patiently(lambda _: list(self.lines("list", folder)), folder):
+            name = PurePosixPath(item["path"])
+            if name.is_absolute() or any(part.startswith(".") for part in name.parts) or not name.parts:
                 raise TransferError(
-                    f"{path}: the volume names {str(name)!r}, which leads out of the folder; nothing is fetched"
+                    f"{folder}: the volume names {str(name)!r}, which leads out of the folder; nothing is fetched"
                 )
-        return {entry["path"]: entry["size"] for entry in found}
+            if "odd" in item:
+                odd[item["path"]] = str(item["odd"])
+            elif item["size"] > max(HOLES_BYTES, item["allocated"] * HOLES):
+                odd[item["path"]] = f"{item['size'] / 1e9:,.1f} GB of holes"
+            else:
+                files[item["path"]] = int(item["size"])
+        return Found(files, odd)
 
-    def hashes(self, path: str, size: int, is_partial: bool = False) -> list[str]:
-        """Checksums of the stored pieces of the first `size` bytes."""
-        found: list[str] = []
-        extra: dict[str, Any] = {"partial": 1} if is_partial else {}
-        while len(found) * PIECE < size:
-            answer = self.ask("GET", "hashes", path=path, start=len(found) * PIECE, size=size, **extra)
-            more = json.loads(answer)["hashes"]
-            found += more
-            if len(more) < HASHED_AT_ONCE:
-                break
-        return found
-
-    def _connection(self) -> http.client.HTTPConnection:
-        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if connection is None or connection.sock is None:
-            connection = http.client.HTTPConnection("volume", timeout=ANSWER_SECONDS)
-            connection.sock = self._connect()
-            connection.sock.settimeout(ANSWER_SECONDS)
-            self._local.connection = connection
-        return connection
-
-    def drop(self) -> None:
-        """Drop this thread's connection; the next request makes a new one."""
-        connection = getattr(self._local, "connection", None)
-        if connection is not None:
-            connection.close()
-            self._local.connection = None
+    def lines(self, *arguments: str) -> Iterator[dict[str, Any]]:
+        """Yield the program's lines as they come. Raises TransferError, and LostError when the last one is missing."""
+        command = [*self.shell, *self.program, *arguments]
+        with (
+            tempfile.TemporaryFile() as said,
+            _process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said) as process,
+        ):
+            assert process.stdout
+            for text in process.stdout:
+                with contextlib.suppress(ValueError):
+                    line = json.loads(text)
+                    if line == {"complete": True}:
+                        return
+                    yield line
+            process.wait()
+            raise LostError(_reason(said))
 
 
-def put(volume: Volume, pairs: list[Pair], folder: str, bar: Bar) -> bool:
-    """Send files of this machine to the volume, under `folder`. Raises TransferError.
+@contextlib.contextmanager
+def _process(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block."""
+    process = subprocess.Popen(command, **options)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            pipe.close()
+        process.wait()
 
-    Returns whether it changed what was under `folder`: a file, or what is in a folder that had files.
+
+def put(volume: Volume, source: Path, names: list[str], folder: str, bar: Bar, shared: bool = False) -> bool:
+    """Send files below the folder `source` to a folder of the volume. Raises TransferError.
+
+    Returns whether it changed a file there, or what is in a folder that had files, unless others share that folder.
     """
-    there = volume.files(folder)
-    sizes = {f"{folder}/{name}".rstrip("/"): size for name, size in there.items()}
-    sent: list[str] = []
-
-    def send(pair: Pair, start: int, whole: bool) -> None:
-        piece = _read(pair, start)
-        checksum = hashlib.sha256(piece).hexdigest()
-        extra: dict[str, Any] = {"size": pair.size} if whole else {}
-        volume.ask("PUT", "bytes", piece, path=pair.remote, start=start, sha256=checksum, **extra)
-        bar.advance(len(piece))
-
-    def one(pair: Pair, pool: ThreadPoolExecutor | None) -> None:
-        bar.file(pair.local.name)
-        if sizes.get(pair.remote) == pair.size and volume.hashes(pair.remote, pair.size) == _own(pair):
-            bar.advance(pair.size)
-            return
-        sent.append(pair.remote)
-        if pair.size <= PIECE or pool is None:
-            send(pair, 0, whole=True)
-            return
-        there = volume.hashes(pair.remote, pair.size, is_partial=True)
-        _in_pieces(pair, there, _own(pair) if there else [], lambda start: send(pair, start, False), pool, bar)
-        volume.ask("POST", "finish", path=pair.remote, size=pair.size)
-
-    _all(pairs, one, bar)
-    return bool(sent and sizes)
+    had = bool(shared or volume.find(folder).files)
+    before = {name: _state(source / name) for name in names}
+    own = hashlib.sha256(f"{platform.node()} {source.resolve()}".encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    # Links of the list were followed, and checked, when it was made.
+    ends = ["--copy-links", f"{source}/", "volume:./"]
+    bar.total(len(names), sum(size for size, _ in before.values()))
+    new = changed = False
+    for number, batch in _batches({name: size for name, (size, _) in before.items()}):
+        partial = f"{PARTIAL}-{own}-{number}"
+        made, other = _rsync(volume, batch, folder, f"{folder}/{partial}", partial, ends, bar, bool(number))
+        new, changed = new or made, changed or other
+    for name, state in before.items():
+        if _state(source / name) != state:
+            raise TransferError(f"{source / name}: changed while it was sent; run the same command again")
+    return changed or (new and had and not shared)
 
 
-def get(volume: Volume, pairs: list[Pair], bar: Bar) -> None:
-    """Fetch files of the volume to this machine; a growing one gets the listed size. Raises TransferError."""
+def get(volume: Volume, remote: str, files: dict[str, int], folder: Path, bar: Bar) -> None:
+    """Fetch files (path below `remote` -> size) to a folder of this machine. Raises TransferError."""
+    if not files:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
+    there = {name: path.stat().st_size for name in files if (path := folder / name).is_file()}
+    needed = sum(size for name, size in files.items() if there.get(name) != size)
+    if needed > (free := shutil.disk_usage(folder).free):
+        raise TransferError(f"{folder}: {needed / 1e9:,.1f} GB are to come, {free / 1e9:,.1f} GB are free")
+    top = enter(folder)
+    try:
+        for number, batch in _batches(files):
+            partial = f"{PARTIAL}-{number}"
+            lock = _patiently(lambda _, name=partial: prepare(top, name), str(folder))
+            try:
+                ends = ["volume:./", f"{folder}/"]
+                _rsync(volume, batch, remote, f"{folder}/{partial}", "", ends, bar, bool(number), lock)
+                shutil.rmtree(partial, dir_fd=top)
+            finally:
+                os.close(lock)
+    except RefusedError as error:
+        raise TransferError(str(error)) from None
+    finally:
+        os.close(top)
+    for name in files:
+        if not (folder / name).is_file() or (folder / name).is_symlink():
+            raise TransferError(f"{remote}/{name}: went while it was fetched; run the same command again")
 
-    def one(pair: Pair, pool: ThreadPoolExecutor | None) -> None:
-        bar.file(pair.local.name)
-        wanted = volume.hashes(pair.remote, pair.size)
 
-        def receive(start: int) -> None:
-            piece = _fetch(volume, pair, start, wanted[start // PIECE])
-            write_piece(pair.local, start, piece)
-            bar.advance(len(piece))
+def _batches(files: dict[str, int]) -> Iterator[tuple[int, dict[str, int]]]:
+    """Number and files of each run of rsync: small files, which are not resumed, then large ones.
 
-        if pair.local.is_file() and pair.local.stat().st_size == pair.size and _own(pair) == wanted:
-            bar.advance(pair.size)
-            return
-        pair.local.parent.mkdir(parents=True, exist_ok=True)
-        size = pair.size
-        if pool is None:
-            piece = _whole(volume, pair, wanted)
-            size = len(piece)
-            write_piece(pair.local, 0, piece)
-            bar.advance(pair.size)
-        else:
-            there = partial(pair.local)
-            found = hashes(there, pair.size) if there.exists() else []
-            _in_pieces(pair, found, wanted, receive, pool, bar)
-        try:
-            finish(pair.local, size)
-        except RefusedError as error:
-            raise TransferError(str(error)) from None
-
-    _all(pairs, one, bar)
+    rsync looks for the part of an interrupted file by the last word of its path, so no two in a batch have that in
+    common. The same files give the same batches in the next command.
+    """
+    batches: list[dict[str, int]] = [{}]
+    words = Counter[str]()
+    for name, size in sorted(files.items()):
+        word = name.rpartition("/")[2].casefold()
+        words[word] += size > PIECE
+        number = words[word] if size > PIECE else 0
+        batches += [{}] if number == len(batches) else []
+        batches[number][name] = size
+    yield from ((number, batch) for number, batch in enumerate(batches) if batch)
 
 
 def copy(volume: Volume, source: str, folder: str, bar: Bar, name: str = "") -> str:
-    """Let the server copy what an address names into a folder of the volume. Raises TransferError.
+    """Let the pod copy what an address names into a folder of the volume. Raises TransferError.
 
     Returns the path of the file or folder there. `name`: the subfolder to make when the address is not a file.
     """
-    inside = folder
-    end = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        seen: dict[str, int] = {}
+
+    def attempt(alive: Callable[[], None]) -> str:
+        inside, seen = folder, dict[str, int]()
         try:
-            for step in volume.lines("copy", path=folder, source=source, name=name):
-                end = time.monotonic() + PATIENCE_SECONDS
-                if "error" in step:
-                    raise TransferError(step["error"])
-                if "complete" in step:
-                    return inside
+            for step in volume.lines("copy", source, folder, name):
+                alive()
                 if "files" in step:
                     inside = step["inside"]
                     bar.total(step["files"], step["bytes"] or None)
@@ -230,98 +221,130 @@ def copy(volume: Volume, source: str, folder: str, bar: Bar, name: str = "") -> 
                 bar.file(step["name"])
                 bar.advance(step["done"] - seen.get(step["name"], 0))
                 seen[step["name"]] = step["done"]
-            error: Exception = ConnectionError("the server stopped in the middle")
-        except (OSError, http.client.HTTPException) as broken:
-            error = broken
-        volume.drop()
-        if time.monotonic() > end:
-            raise _lost(error) from None
-        # Take back what was counted: the server starts over and reports it again.
-        bar.advance(-sum(seen.values()))
-        time.sleep(0.5)
+        except LostError:
+            bar.advance(-sum(seen.values()))  # the next attempt starts over and reports it again
+            raise
+        return inside
+
+    return _patiently(attempt, folder)
 
 
-def _in_pieces(
-    pair: Pair,
-    there: list[str],
-    wanted: list[str],
-    move: Callable[[int], None],
-    pool: ThreadPoolExecutor,
+def _state(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise TransferError(f"{path}: {error.strerror}; run the same command again") from None
+    return status.st_size, status.st_mtime_ns
+
+
+def _rsync(
+    volume: Volume,
+    files: dict[str, int],
+    remote: str,
+    incomplete: str,
+    there: str,
+    ends: list[str],
     bar: Bar,
-) -> None:
-    """Move the missing pieces."""
-    missing = []
-    for number, start in enumerate(range(0, pair.size, PIECE)):
-        if number < len(there) and number < len(wanted) and there[number] == wanted[number]:
-            bar.advance(min(PIECE, pair.size - start))
-        else:
-            missing.append(start)
-    for _ in pool.map(move, missing):
-        pass
+    resume: bool,
+    *inherited: int,
+) -> tuple[bool, bool]:
+    """Run rsync until it is through; return whether it made a file, and whether it changed one.
+
+    incomplete: the receiver's folder of incomplete files; there: its name, when the volume receives, else "".
+    """
+    keep = [f"--temp-dir={incomplete}/{WRITING}", f"--timeout={ANSWER_SECONDS}"]
+    keep += [f"--partial-dir={incomplete}"] if resume else []
+    command = [find_rsync(), f"--rsh={REMOTE}", *OPTIONS, *keep, *ends]
+    size = sum(files.values())
+    shell = shlex.join([*volume.shell, *volume.program, "rsync", remote, there])
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")}
+    environment = {**own, "LC_ALL": "C", "TRAINYARD_POD": shell}
+    done, new, changed = 0, False, False
+
+    def attempt(alive: Callable[[], None]) -> None:
+        nonlocal done, new, changed
+        with tempfile.TemporaryFile() as listed, tempfile.TemporaryFile() as said:
+            listed.write(b"".join(os.fsencode(name) + b"\0" for name in files))
+            listed.seek(0)
+            options = {"stdin": listed, "stdout": subprocess.PIPE, "stderr": said, "pass_fds": inherited}
+            with _process(command, env=environment, **options) as process:
+                assert process.stdout
+                moved = literals = 0
+                for line in _pieces(process.stdout):
+                    if item := re.match(r"[<>]f(.)(.)\S* (.*)", line):
+                        new, changed = new or item[1] == "+", changed or item[2] == "s"
+                        bar.file(_printable(item[3].rpartition("/")[2]))
+                    elif literal := re.match(r"Literal data: (\d+)", line):
+                        literals = int(literal[1])
+                    elif progress := re.match(r" *(\d+) +\d+%", line):
+                        if int(progress[1]) > moved:
+                            alive()
+                        moved = int(progress[1])
+                        bar.advance(min(moved, size) - done)
+                        done = min(moved, size)
+                code = process.wait()
+            if code == 0:
+                # What came for new files counts as literal, too.
+                changed |= bool(literals) and not new
+                return
+            reason = _reason(said)
+            if code == -2 or code == 20:
+                raise KeyboardInterrupt
+            if code not in FINAL:
+                raise LostError(reason)
+            raise TransferError(f"{reason}; run the same command again, it continues where it stopped")
+
+    _patiently(attempt, remote)
+    bar.advance(size - done)
+    return new, changed
 
 
-def _all(pairs: list[Pair], one: Callable[[Pair, ThreadPoolExecutor | None], None], bar: Bar) -> None:
-    """Transfer small files several at once, large ones one by one with several pieces at once."""
-    bar.total(len(pairs), sum(pair.size for pair in pairs))
-    with _pool() as pool:
-        for _ in pool.map(lambda pair: one(pair, None), [pair for pair in pairs if pair.size <= PIECE]):
-            pass
-        for pair in pairs:
-            if pair.size > PIECE:
-                one(pair, pool)
+def _pieces(stream: BinaryIO) -> Iterator[str]:
+    """The lines of a stream, and what comes before each carriage return: rsync redraws its progress."""
+    rest = b""
+    while part := os.read(stream.fileno(), 1 << 16):
+        *lines, rest = re.split(rb"[\r\n]", rest + part)
+        yield from (line.decode("utf-8", "replace") for line in lines)
 
 
-@contextmanager
-def _pool() -> Iterator[ThreadPoolExecutor]:
-    """A thread pool that drops its queued work at the first error or Ctrl-C."""
-    pool = ThreadPoolExecutor(CONNECTIONS)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+def _reason(said: BinaryIO) -> str:
+    """The line of an output that names the cause. Raises TransferError for what the pod's program refuses, and
+    BlockingIOError when another command uses the folder."""
+    said.seek(0)
+    text = said.read().decode("utf-8", "replace")
+    lines = [_printable(line) for line in text.splitlines()]
+    for line in lines:
+        if REFUSED in line:
+            raise TransferError(line.partition(REFUSED)[2])
+        if "(NotFound)" in line:
+            raise TransferError(f"the pod on the volume is gone ({line}); run the same command again")
+        if BUSY in line:
+            raise BlockingIOError
+    told = [line for line in lines if line.strip() and not line.startswith(EMPTY) and "Broken pipe" not in line]
+    return (told or lines or ["no reason given"])[0].removeprefix("rsync: ")
 
 
-def _own(pair: Pair) -> list[str]:
-    return hashes(pair.local, pair.size)
+def _printable(text: str) -> str:
+    """Without control characters, which a terminal would obey."""
+    return "".join(letter for letter in text if letter.isprintable())
 
 
-def _read(pair: Pair, start: int) -> bytes:
-    with open(pair.local, "rb") as file:
-        file.seek(start)
-        piece = file.read(min(PIECE, pair.size - start))
-        if os.fstat(file.fileno()).st_size != pair.size:
-            raise TransferError(f"{pair.local}: changed while it was sent; run the same command again")
-    return piece
+def _patiently(attempt: Callable[[Callable[[], None]], T], what: str) -> T:
+    """Try again while the connection breaks, until nothing has come through for a while."""
+    broken: float | None = None
 
+    def alive() -> None:
+        nonlocal broken
+        broken = None
 
-def _fetch(volume: Volume, pair: Pair, start: int, checksum: str) -> bytes:
-    """Fetch a piece with this checksum; retry a mismatch once, after which the file must have changed."""
-    for _ in range(2):
-        piece = volume.ask("GET", "bytes", path=pair.remote, start=start, end=min(start + PIECE, pair.size))
-        if hashlib.sha256(piece).hexdigest() == checksum:
-            return piece
-    raise TransferError(f"{pair.remote}: changed while it was fetched; run the same command again")
-
-
-def _whole(volume: Volume, pair: Pair, wanted: list[str]) -> bytes:
-    """Fetch a small file, as `wanted` or as it is now: status.json has another size each time."""
-    for _ in range(5):
-        piece = volume.ask("GET", "bytes", path=pair.remote, start=0, end=PIECE)
-        found = [hashlib.sha256(piece).hexdigest()] if piece else []
-        if found == wanted or found == volume.hashes(pair.remote, len(piece)):
-            return piece
-    raise TransferError(f"{pair.remote}: changed while it was fetched; run the same command again")
-
-
-def _error(content: bytes) -> str:
-    try:
-        return str(json.loads(content)["error"])
-    except (ValueError, KeyError, TypeError):
-        return f"the volume's server answered {content[:200]!r}"
-
-
-def _lost(error: Exception) -> TransferError:
-    return TransferError(
-        f"the connection to the volume is lost ({type(error).__name__}: {error}); run the same command again: "
-        "it continues where it stopped"
-    )
+    while True:
+        try:
+            return attempt(alive)
+        except (LostError, BlockingIOError) as error:
+            broken = broken or time.monotonic()
+            if time.monotonic() - broken > PATIENCE_SECONDS:
+                said = f"the connection to the volume is lost ({what}): {error}"
+                if isinstance(error, BlockingIOError):
+                    said = f"{what}: another command transfers the same files; wait for its end"
+                raise TransferError(f"{said}; run the same command again: it continues where it stopped") from None
+            time.sleep(PAUSE_SECONDS)

@@ -1,7 +1,7 @@
 """Upload files to a stack's shared volume.
 
-FROM is a file or folder of this machine, or an address that the cluster reads itself: s3://, gs:// or https://. Files
-that are there already are skipped; after an interruption the same command continues.
+FROM is a file or folder of this machine, which rsync sends, or an address that the cluster reads itself: s3://, gs://
+or https://. Files that are there already are skipped; after an interruption the same command continues.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import typer
 from cli import CommandError
 from cli.reach import transfer
 from cli.target import Kubeconfig, RunningStack, target_of
-from cli.transfer import Pair, copy, put
+from cli.transfer import copy, put
 from trainer.config.addresses import REFUSED, SCHEMES, TABLES, address, kind_of, passed_over
 from workloads.layout import DATA
 
@@ -43,16 +43,17 @@ def upload(
         raise CommandError(f"{source}: needs no upload; give it in dataset.input as it is")
     remote = is_remote(source)
     folder = target_folder(source, to)
-    pairs = [] if remote else local_files(Path(source), folder, follow_links)
-    inside, changed = pairs[0].remote if pairs and Path(source).is_file() else folder, False
+    one = not remote and Path(source).is_file()
+    top, names = (Path(), []) if remote else local_files(Path(source), follow_links)
+    inside, changed = f"{folder}/{names[0]}" if one else folder, False
     with transfer(target_of(stack), kubeconfig) as (volume, _, bar):
         if remote:
             # The server sees whether it is a file or a folder: a folder keeps its name.
             inside = copy(volume, source, folder, bar, name="" if to else remote_name(source))
         else:
             # A file at the top is an input of its own: other files there do not count.
-            changed = put(volume, pairs, inside if folder == DATA else folder, bar)
-    for line in unread(Path(source), pairs):
+            changed = put(volume, top, names, folder, bar, shared=one and folder == DATA)
+    for line in unread(Path(source), names):
         print(line)
     print(f"{source} is at {inside}. {use(source, inside, stack)}")
     if changed:
@@ -61,35 +62,35 @@ def upload(
 
 
 def use(source: str, inside: str, stack: str) -> str:
-    """The next command, which names the upload in the stack file."""
+    """The next command, which names the upload in the stack file: a text, a model, or a run with its model."""
     key, value, verb = "'dataset.input[0]'", str(PurePosixPath(inside).relative_to(DATA)), "To train on it:"
     if value in ("sample", "true", "false") or value.replace(".", "").isdigit():
         value = inside  # the bare word would mean something else
-    if (Path(source) / "config.json").is_file():
+    if any((Path(source) / name).exists() for name in ("config.json", "model/config.json", "checkpoints")):
         key, value, verb = "training.model.name", inside, "To train this model:"
     return f"{verb}\n  pulumi config set --stack {stack} --path {key} {shlex.quote(value)}"
 
 
-def unread(source: Path, pairs: list[Pair]) -> list[str]:
+def unread(source: Path, names: list[str]) -> list[str]:
     """What was not sent of a folder, and what of it no dataset reads."""
     if not source.is_dir():
         return []
     there = sum(len(names) for _, _, names in os.walk(source))
-    hidden = there - len(pairs)
+    hidden = there - len(names)
     lines = [f"{hidden} hidden file{'s were' if hidden > 1 else ' was'} not sent."] if hidden > 0 else []
     if (source / "config.json").is_file():  # a model
         return lines
     over: dict[str, list[str]] = {}
-    for pair in pairs:
-        why = passed_over(str(pair.local.relative_to(source)), "", pair.size)
-        over.setdefault(why, []).append(pair.local.name)
-    lost = [name for names in over.values() for name in names if kind_of(name)[0] in (*REFUSED, *TABLES)]
+    for name in names:
+        over.setdefault(passed_over(name, "", (source / name).stat().st_size), []).append(Path(name).name)
+    lost = [name for found in over.values() for name in found if kind_of(name)[0] in (*REFUSED, *TABLES)]
     if lost:
         lines.append(
             f"As dataset.input this folder is refused: {', '.join(lost[:5])} would be passed over; convert it."
         )
-    lines += [f"{len(names)} {why} are not read as text: {', '.join(names[:5])}" for why, names in over.items() if why]
-    return lines
+    return lines + [
+        f"{len(found)} {why} are not read as text: {', '.join(found[:5])}" for why, found in over.items() if why
+    ]
 
 
 def is_remote(source: str) -> bool:
@@ -119,38 +120,44 @@ def remote_name(source: str) -> str:
     return PurePosixPath(parts.path).name or parts.netloc
 
 
-def local_files(source: Path, folder: str, follow_links: bool = False) -> list[Pair]:
-    """Each file to send with its place on the volume, without hidden ones.
+def local_files(source: Path, follow_links: bool = False) -> tuple[Path, list[str]]:
+    """A folder, and the path below it of each file to send, without hidden ones.
 
     Raises CommandError when there is nothing to send, and for a link out of the folder: in a downloaded folder it might
     point to keys.
     """
     if source.is_file():
-        return [Pair(source, f"{folder}/{source.name}", source.stat().st_size)]
-    if not source.is_dir():
+        found, top = [source], source.absolute().parent
+    elif source.is_dir():
+        found, top = sorted(_walk(source)), source.absolute()
+    else:
         raise CommandError(f"{source}: no such file or folder")
-    found = sorted(_walk(source))
     if not found:
         raise CommandError(f"{source}: the folder holds no file")
-    top = source.resolve()
     for path in found:
-        if not follow_links and not path.resolve().is_relative_to(top):
+        if any(ord(letter) in SURROGATES for letter in str(path)):
+            raise CommandError(f"{str(path)!r}: the name is not valid UTF-8; rename the file")
+        if path != source and not path.is_file():
+            raise CommandError(f"{path}: is a link to nothing, or no file; remove it, or give another folder")
+        if path != source and not follow_links and not path.resolve().is_relative_to(source.resolve()):
             raise CommandError(
                 f"{path}: links outside the folder, to {path.resolve()}; give --follow-links to upload it"
             )
-        if any(ord(letter) in SURROGATES for letter in str(path)):
-            raise CommandError(f"{str(path)!r}: the name is not valid UTF-8; rename the file")
-    return [Pair(path, f"{folder}/{path.relative_to(source).as_posix()}", path.stat().st_size) for path in found]
+    return top, [path.absolute().relative_to(top).as_posix() for path in found]
 
 
 def _walk(source: Path) -> Iterator[Path]:
-    """Files below a folder, also through links; each folder once, because links may form cycles."""
+    """What is below a folder, also through links; each folder once, because links may form cycles."""
+
+    def failed(error: OSError) -> None:
+        raise CommandError(f"{error.filename}: {error.strerror}")
+
     seen: set[Path] = set()
-    for folder, folders, names in os.walk(source, followlinks=True):
+    for folder, folders, names in os.walk(source, onerror=failed, followlinks=True):
         real = Path(folder).resolve()
         if real in seen:
             folders.clear()
             continue
         seen.add(real)
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (path for name in names if not name.startswith(".") and (path := Path(folder, name)).is_file())
+        yield from (Path(folder, name) for name in names if not name.startswith("."))

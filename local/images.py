@@ -21,7 +21,7 @@ from local.daemons import configure
 from local.shell import run
 
 SUITE = "bookworm"
-BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv", "tini")
+BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv", "rsync", "tini")
 BASE_TAR = paths.IMAGES / "base.tar"
 CATATONIT = "/usr/bin/catatonit"
 # Seconds after which the base image is rebuilt, to get Debian's security updates: 30 days.

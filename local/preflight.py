@@ -25,6 +25,7 @@ PACKAGES = {
     "buildah": "buildah",
     "mmdebstrap": "mmdebstrap",
     "docker-registry": "docker-registry",
+    "rsync": "rsync",
     "catatonit": "/usr/bin/catatonit",
     "iproute2": "ip",
     "util-linux": "nsenter",

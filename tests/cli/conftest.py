@@ -1,13 +1,12 @@
-"""A folder as the volume, and connections to its server."""
+"""A folder as the volume, and a way to its program."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.volume import Wire, server
+from tests.cli.volume import Wire
 
 
 @pytest.fixture
@@ -16,7 +15,11 @@ def volume_folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.transfer.PAUSE_SECONDS", 0.05)
+
+
 @pytest.fixture
-def wire(volume_folder: Path) -> Iterator[Wire]:
-    with server(volume_folder) as (port, _):
-        yield Wire(port)
+def wire(tmp_path: Path) -> Wire:
+    return Wire(tmp_path / "wire")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import os
 import random
 import threading
@@ -14,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from cli import upload, volume_server
-from cli.reach import SERVER
-from cli.transfer import TransferError, copy
-from cli.volume_server import PIECE
-from tests.cli.volume import Seen, Wire, noise, server, tree
+from cli import upload, volume_program
+from cli.transfer import LostError, TransferError, copy
+from cli.volume_program import PIECE
+from tests.cli.volume import PROGRAM, Seen, Wire, noise, plant, told, tree
 
 
 @pytest.fixture
@@ -54,10 +51,10 @@ def test_a_web_address_is_fetched_by_the_cluster(volume_folder: Path, web: tuple
 
 def test_a_file_that_is_shorter_than_listed_is_told_once(tmp_path: Path, volume_folder: Path) -> None:
     source = noise(tmp_path / "text.bin", 10)
-    steps = volume_server.copy(str(source), volume_folder)
+    steps = volume_program.copy(str(source), str(volume_folder))
     next(steps)
     source.write_bytes(bytes(5))
-    with pytest.raises(volume_server.RefusedError, match=f"^{source}: gave 5 of 10 bytes; run it again$"):
+    with pytest.raises(volume_program.RefusedError, match=f"^{source}: gave 5 of 10 bytes; run it again$"):
         list(steps)
 
 
@@ -82,7 +79,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, dict[str, str
 
 
 def test_a_bucket_comes_without_this_machine_and_goes_on_after_a_kill(
-    volume_folder: Path, bucket: tuple[Any, dict[str, str]]
+    tmp_path: Path, volume_folder: Path, bucket: tuple[Any, dict[str, str]]
 ) -> None:
     client, environment = bucket
     large = random.Random(1).randbytes(5 * PIECE + 3)
@@ -90,45 +87,46 @@ def test_a_bucket_comes_without_this_machine_and_goes_on_after_a_kill(
     client.put_object(Bucket="texts", Key="corpus/small.txt", Body=b"small")
     target = volume_folder / "corpus"
     # The process dies after it has written four pieces.
-    death = "import os as _os; _left = [4]\n"
-    program = SERVER.read_text("utf-8").replace(
+    dying = tmp_path / "program.py"
+    program = PROGRAM.read_text("utf-8").replace(
         "            written.write(piece)\n",
-        "            written.write(piece); written.flush(); _left[0] -= 1\n            _left[0] or _os._exit(9)\n",
+        "            written.write(piece); written.flush(); LEFT[0] -= 1\n            LEFT[0] or os._exit(9)\n",
     )
-    assert "_left[0] or" in program
-    with server(volume_folder, before=death, program=program, **environment) as (port, process):
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            steps = list(Wire(port).volume.lines("copy", path=str(target), source="s3://texts/corpus"))
-            assert "complete" not in steps[-1]
-        assert process.wait(10) == 9
+    assert "LEFT[0] or" in program
+    dying.write_text(program.replace("\nPIECE =", "\nLEFT = [4]\nPIECE ="))
+    steps = []
+    with pytest.raises(LostError):
+        steps.extend(
+            Wire(tmp_path / "dies", dying, **environment).volume.lines("copy", "s3://texts/corpus", str(target))
+        )
     assert tree(target).keys() == {"a/" + partial_of(target)}
-    with server(volume_folder, **environment) as (port, _):
-        wire = Wire(port)
-        seen = Seen()
-        copy(wire.volume, "s3://texts/corpus", str(target), seen)
-        assert seen.done == seen.size == len(large) + 5
-        assert (target / "a" / "large.bin").read_bytes() == large
-        assert wire.received < 5000
-        first = (target / "a" / "large.bin").stat()
-        client.put_object(Bucket="texts", Key="corpus/small.txt", Body=b"other")
-        copy(wire.volume, "s3://texts/corpus", str(target), Seen())
-        assert (target / "small.txt").read_bytes() == b"other"
-        # The unchanged file was not written again.
-        assert (target / "a" / "large.bin").stat().st_ino == first.st_ino
-        with pytest.raises(TransferError, match="s3://nowhere: does not exist"):
-            copy(wire.volume, "s3://nowhere", str(target), Seen())
+    wire = Wire(tmp_path / "wire", **environment)
+    seen = Seen()
+    copy(wire.volume, "s3://texts/corpus", str(target), seen)
+    assert seen.done == seen.size == len(large) + 5
+    assert (target / "a" / "large.bin").read_bytes() == large
+    assert wire.received < 5000
+    first = (target / "a" / "large.bin").stat()
+    client.put_object(Bucket="texts", Key="corpus/small.txt", Body=b"other")
+    copy(wire.volume, "s3://texts/corpus", str(target), Seen())
+    assert (target / "small.txt").read_bytes() == b"other"
+    # The unchanged file was not written again.
+    assert (target / "a" / "large.bin").stat().st_ino == first.st_ino
+    with pytest.raises(TransferError, match="s3://nowhere: does not exist"):
+        copy(wire.volume, "s3://nowhere", str(target), Seen())
 
 
 def test_a_public_bucket_needs_no_credentials(
-    tmp_path: Path, volume_folder: Path, bucket: tuple[Any, dict[str, str]]
+    tmp_path: Path, volume_folder: Path, bucket: tuple[Any, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, environment = bucket
     client.put_object(Bucket="texts", Key="a.txt", Body=b"public", ACL="public-read")
     nobody = {name: value for name, value in environment.items() if not name.startswith("AWS_ACCESS")}
     nobody |= {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
     nobody.pop("AWS_SECRET_ACCESS_KEY")
-    with server(volume_folder, **nobody) as (port, _):
-        copy(Wire(port).volume, "s3://texts/a.txt", str(volume_folder), Seen())
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name)
+    copy(Wire(tmp_path / "wire", **nobody).volume, "s3://texts/a.txt", str(volume_folder), Seen())
     assert (volume_folder / "a.txt").read_bytes() == b"public"
 
 
@@ -141,14 +139,39 @@ def partial_of(folder: Path) -> str:
 
 @pytest.mark.parametrize("key", ["wiki-v1.5/a.txt", "wiki-v1.5/b/c.txt"])
 def test_a_folder_with_a_dot_in_its_name_is_a_folder_and_a_file_goes_to_the_top(
-    volume_folder: Path, bucket: tuple[Any, dict[str, str]], key: str
+    tmp_path: Path, volume_folder: Path, bucket: tuple[Any, dict[str, str]], key: str
 ) -> None:
     client, environment = bucket
     client.put_object(Bucket="texts", Key=key, Body=b"text")
-    with server(volume_folder, **environment) as (port, _):
-        for address, inside in (("s3://texts/wiki-v1.5", "wiki-v1.5"), (f"s3://texts/{key}", Path(key).name)):
-            name = upload.remote_name(address)
-            found = copy(Wire(port).volume, address, str(volume_folder), Seen(), name=name)
-            assert found == str(volume_folder / inside)
+    wire = Wire(tmp_path / "wire", **environment)
+    for address, inside in (("s3://texts/wiki-v1.5", "wiki-v1.5"), (f"s3://texts/{key}", Path(key).name)):
+        found = copy(wire.volume, address, str(volume_folder), Seen(), name=upload.remote_name(address))
+        assert found == str(volume_folder / inside)
     assert (volume_folder / key).read_bytes() == b"text"
     assert upload.remote_name("gs://data.example.com") == "data.example.com"
+
+
+@pytest.mark.parametrize("planted", ["a", "a/text.bin", "part", ".copied", ".copied.part"])
+@pytest.mark.parametrize("kind", ["link", "hard link", "fifo"])
+def test_a_copy_writes_nowhere_but_into_its_folder(
+    planted: str, kind: str, tmp_path: Path, volume_folder: Path
+) -> None:
+    source, elsewhere = tmp_path / "source", tmp_path / "elsewhere"
+    noise(source / "a" / "text.bin", 1000)
+    noise(elsewhere / "text.bin", 10)
+    before, inside = tree(elsewhere), volume_folder / "corpus"
+    (inside / "a").mkdir(parents=True)
+    if planted == "part":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "replace", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
+            with pytest.raises(OSError, match="full"):
+                list(volume_program.copy(str(source), str(volume_folder), "corpus"))
+        (path,) = (inside / "a").iterdir()
+    else:
+        path = inside / planted
+    plant(path, elsewhere if planted == "a" else elsewhere / "text.bin", kind if planted != "a" else "link")
+    wire = Wire(tmp_path / "wire")
+    refused = told(lambda: copy(wire.volume, str(source), str(volume_folder), Seen(), name="corpus"))
+    assert not refused or ("link" in refused and "remove it" in refused)
+    assert refused or (inside / "a" / "text.bin").read_bytes() == (source / "a" / "text.bin").read_bytes()
+    assert tree(elsewhere) == before

@@ -151,7 +151,7 @@ def cluster(job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
 
     @contextmanager
     def transfer(*_: Any) -> Iterator[Any]:
-        volume: Any = SimpleNamespace(files=lambda path: FILES)
+        volume: Any = SimpleNamespace(find=lambda path: SimpleNamespace(files=FILES))
         yield volume, None, None
 
     def build(code: int = 0, log: str = "", last: str = "") -> Api:

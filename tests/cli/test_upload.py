@@ -1,13 +1,14 @@
-"""Uploads to the volume through real processes and sockets, with interruptions."""
+"""Uploads to the volume with rsync and the pod's program as real processes, with interruptions."""
 
 from __future__ import annotations
 
-import hashlib
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,169 +16,236 @@ from typing import Any
 import pytest
 
 from cli import CommandError, __main__, upload
-from cli.transfer import Pair, TransferError, put
-from cli.volume_server import PIECE, Server, partial
-from tests.cli.volume import Seen, Wire, noise, server, tree
+from cli.transfer import TransferError, put
+from tests.cli.volume import PROGRAM, Seen, Wire, noise, plant, told, tree
+
+MB = 1 << 20
 
 
 def send(wire: Wire, source: Path, folder: Path) -> Seen:
     seen = Seen()
-    put(wire.volume, upload.local_files(source, str(folder)), str(folder), seen)
+    put(wire.volume, *upload.local_files(source), str(folder), seen)
     assert seen.done == seen.size
     return seen
 
 
-def _sha(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
 def test_a_folder_arrives_as_it_is_and_is_not_sent_twice(tmp_path: Path, volume_folder: Path, wire: Wire) -> None:
     source = tmp_path / "corpus"
-    noise(source / "large.bin", 2 * PIECE + 17)
-    noise(source / "a" / "small with spaces & ü.txt", 1000)
+    noise(source / "large.bin", 2 * MB + 17)
+    for number, name in enumerate(("small with spaces & ü.txt", "-dash", "#no; comment", "new\nline", "$(a)'\"*[x]?")):
+        noise(source / "a:b" / name, 1000 + number)
     noise(source / "empty", 0)
     noise(source / ".hidden", 10)
-    assert send(wire, source, volume_folder / "corpus").files == 3
+    assert send(wire, source, volume_folder / "corpus").files == 7
     (source / ".hidden").unlink()
     assert tree(volume_folder / "corpus") == tree(source)
     before = wire.sent
     send(wire, source, volume_folder / "corpus")
-    assert wire.sent - before < 10_000
+    for path in source.rglob("*"):
+        os.utime(path)  # another time, the same content
+    send(wire, source, volume_folder / "corpus")
+    assert wire.sent - before < 50_000
+    assert tree(volume_folder) == {f"corpus/{name}": content for name, content in tree(source).items()}
+
+
+@pytest.mark.parametrize("name", ["host:corpus", "-corpus", "rsync:", "a b", "ü\n'"])
+def test_a_folder_of_any_name_is_a_folder_of_this_machine(
+    name: str, tmp_path: Path, volume_folder: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise(tmp_path / name / "a.txt", 10)
+    noise(tmp_path / name / "file", 10)
+    monkeypatch.chdir(tmp_path)
+    for source, folder in ((Path(name), volume_folder / name), (Path(name, "file"), volume_folder)):
+        send(wire, source, folder)
+    assert tree(volume_folder).keys() == {f"{name}/a.txt", f"{name}/file", "file"}
 
 
 def test_what_changed_is_replaced_and_the_old_is_there_until_then(
     tmp_path: Path, volume_folder: Path, wire: Wire
 ) -> None:
-    source = noise(tmp_path / "text.bin", 2 * PIECE)
+    source = noise(tmp_path / "text.bin", 8 * MB)
     send(wire, source, volume_folder)
-    old = (volume_folder / "text.bin").read_bytes()
-    source.write_bytes(old[:PIECE] + b"new" + old[PIECE + 3 :])
-    pair = Pair(source, str(volume_folder / "text.bin"), 2 * PIECE)
-    wire.volume.ask("PUT", "bytes", b"new", path=pair.remote, start=0, sha256=_sha(b"new"))
-    assert (volume_folder / "text.bin").read_bytes() == old
-    send(wire, source, volume_folder)
-    assert tree(volume_folder) == {"text.bin": source.read_bytes()}
+    old, new = source.read_bytes(), noise(tmp_path / "other" / "text.bin", 8 * MB + 1).read_bytes()
+    source.write_bytes(new)
+    seen: set[bytes] = set()
+    end = threading.Event()
+
+    def look() -> None:
+        while not end.is_set():
+            seen.add((volume_folder / "text.bin").read_bytes())
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    send(Wire(tmp_path / "breaks", break_after=5 * MB), source, volume_folder)
+    end.set()
+    looking.join()
+    assert seen <= {old, new}
+    assert tree(volume_folder) == {"text.bin": new}
 
 
-def test_a_killed_transfer_goes_on_with_the_pieces_that_are_missing(tmp_path: Path, volume_folder: Path) -> None:
-    source = noise(tmp_path / "large.bin", 8 * PIECE)
-    program = f"""
-import socket, sys
-from pathlib import Path
-from cli.transfer import Volume, put
-from cli.upload import local_files
-from tests.cli.volume import Seen
-class Slow(Seen):
-    def advance(self, size):
-        super().advance(size)
-        print(self.done, flush=True)
-        if self.done >= {3 * PIECE}:
-            import time; time.sleep(60)
-put(Volume(lambda: socket.create_connection(("127.0.0.1", int(sys.argv[1])))),
-    local_files(Path({str(source)!r}), {str(volume_folder)!r}), {str(volume_folder)!r}, Slow())
-"""
-    with server(volume_folder) as (port, _):
-        client = subprocess.Popen(
-            [sys.executable, "-c", program, str(port)], stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
-        )
-        assert client.stdout
-        while int(client.stdout.readline()) < 3 * PIECE:
-            pass
-        client.kill()
-        client.wait()
-        assert not (volume_folder / "large.bin").exists()
-        assert partial(volume_folder / "large.bin").exists()
-    with server(volume_folder) as (port, _):
-        wire = Wire(port)
-        send(wire, source, volume_folder)
-        assert wire.sent < 6 * PIECE
+@pytest.mark.parametrize("kill", [False, True], ids=["connection", "pod"])
+def test_connections_and_pods_that_go_are_made_again_and_nothing_is_sent_twice(
+    kill: bool, tmp_path: Path, volume_folder: Path
+) -> None:
+    """The API server closes the connection, and rsync in the pod ends in its own way; or the pod is gone at once."""
+    source = noise(tmp_path / "large.bin", 24 * MB)
+    wire = Wire(tmp_path / "wire", break_after=7 * MB, kill=kill)
+    send(wire, source, volume_folder)
+    assert wire.connections >= 4
+    assert wire.sent < 25 * MB
     assert tree(volume_folder) == {"large.bin": source.read_bytes()}
 
 
-def test_a_damaged_piece_is_found_and_sent_again_alone(tmp_path: Path, volume_folder: Path, wire: Wire) -> None:
-    source = noise(tmp_path / "large.bin", 4 * PIECE)
-    content = bytearray(source.read_bytes())
-    content[PIECE + 5] ^= 1
-    partial(volume_folder / "large.bin").write_bytes(content)
+def test_an_api_server_that_goes_away_for_a_while_is_waited_for(tmp_path: Path, volume_folder: Path) -> None:
+    source, wire = noise(tmp_path / "large.bin", 40 * MB), Wire(tmp_path / "wire")
+    sending = threading.Thread(target=send, args=(wire, source, volume_folder))
+    sending.start()
+    wait_until(lambda: part_of(volume_folder) > MB)
+    (wire.notes / "down").touch()
+    wait_until(lambda: wire.connections >= 3)
+    assert not (volume_folder / "large.bin").exists()
+    (wire.notes / "down").unlink()
+    sending.join(60)
+    assert tree(volume_folder) == {"large.bin": source.read_bytes()}
+    assert wire.sent < 42 * MB
+
+
+def part_of(folder: Path) -> int:
+    """Bytes of the largest incomplete file."""
+    return max((path.stat().st_size for path in folder.glob(".incomplete-*/**/large.bin*")), default=0)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["the command", "all of its processes"])
+def test_a_killed_upload_goes_on_where_it_stopped(group: bool, tmp_path: Path, volume_folder: Path) -> None:
+    source = noise(tmp_path / "large.bin", 60 * MB)
+    program = f"""
+import sys
+from pathlib import Path
+from cli.transfer import put
+from cli.upload import local_files
+from tests.cli.volume import Seen, Wire
+put(Wire(Path({str(tmp_path / "first")!r})).volume, *local_files(Path({str(source)!r})), {str(volume_folder)!r}, Seen())
+"""
+    client = subprocess.Popen([sys.executable, "-c", program], cwd=Path.cwd(), start_new_session=True)
+    wait_until(lambda: part_of(volume_folder) > 4 * MB)
+    os.killpg(client.pid, signal.SIGKILL) if group else client.kill()
+    client.wait()
+    there = part_of(volume_folder)
+    assert not (volume_folder / "large.bin").exists()
+    wire = Wire(tmp_path / "second")
     send(wire, source, volume_folder)
-    assert (volume_folder / "large.bin").read_bytes() == source.read_bytes()
-    assert PIECE < wire.sent < 1.1 * PIECE
+    assert wire.sent < 61 * MB - there
+    assert tree(volume_folder) == {"large.bin": source.read_bytes()}
 
 
-def test_a_piece_that_arrives_damaged_is_refused(
-    volume_folder: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("part", [True, False], ids=["of an interrupted upload", "that was there"])
+def test_a_damaged_file_is_found_and_its_damage_sent_again_alone(
+    part: bool, tmp_path: Path, volume_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.transfer.PATIENCE_SECONDS", 0)
-    with pytest.raises(TransferError, match="arrived damaged"):
-        wire.volume.ask("PUT", "bytes", b"x", path=volume_folder / "a", start=0, sha256=_sha(b"y"), size=1)
-    assert tree(volume_folder) == {}
-
-
-def test_an_answer_that_got_lost_may_be_asked_for_again(volume_folder: Path, wire: Wire) -> None:
-    for _ in range(2):
-        wire.volume.ask("PUT", "bytes", b"xy", path=volume_folder / "a", start=0, sha256=_sha(b"xy"), size=2)
-        wire.volume.ask("POST", "finish", path=volume_folder / "a", size=2)
-    with pytest.raises(TransferError, match=r"has 2 of 3 bytes|No such file"):
-        wire.volume.ask("POST", "finish", path=volume_folder / "a", size=3)
-    assert tree(volume_folder) == {"a": b"xy"}
-
-
-def test_connections_that_break_are_made_again(tmp_path: Path, volume_folder: Path) -> None:
-    source = noise(tmp_path / "large.bin", 6 * PIECE)
-    with server(volume_folder) as (port, _):
-        wire = Wire(port, break_after=PIECE * 3 // 2)
-        send(wire, source, volume_folder)
-    assert wire.connections > 5
-    assert (volume_folder / "large.bin").read_bytes() == source.read_bytes()
+    source, there = noise(tmp_path / "large.bin", 8 * MB), volume_folder / "large.bin"
+    with monkeypatch.context() as patch:
+        patch.setattr("cli.transfer.PATIENCE_SECONDS", 0)
+        assert told(lambda: send(Wire(tmp_path / "wire", break_after=5 * MB), source, volume_folder))
+    if part:
+        (there,) = (path for path in volume_folder.rglob("large.bin*") if path.stat().st_size)
+    else:
+        send(Wire(tmp_path / "whole"), source, volume_folder)
+    content, wire = bytearray(there.read_bytes()), Wire(tmp_path / "again")
+    content[MB + 5] ^= 1
+    there.write_bytes(content)
+    send(wire, source, volume_folder)
+    assert tree(volume_folder) == {"large.bin": source.read_bytes()}
+    assert wire.sent < 8.2 * MB - len(content)
 
 
 def test_a_server_that_stays_away_is_told_with_what_to_do(
-    tmp_path: Path, volume_folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, volume_folder: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cli.transfer.PATIENCE_SECONDS", 1)
-    with server(volume_folder) as (port, _):
-        wire = Wire(port)
-    with pytest.raises(TransferError, match=r"connection to the volume is lost .* it continues where it stopped"):
+    (wire.notes / "down").touch()
+    with pytest.raises(TransferError, match=r"connection to the volume is lost .* refused; .* continues where it stop"):
         send(wire, noise(tmp_path / "a", 10), volume_folder)
 
 
 def test_a_full_volume_is_one_line_and_nothing_half_is_seen(tmp_path: Path, volume_folder: Path) -> None:
-    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({PIECE}, {PIECE}))\n"
-    with (
-        server(volume_folder, before=limit) as (port, _),
-        pytest.raises(TransferError, match="too large"),
-    ):
-        send(Wire(port), noise(tmp_path / "large.bin", 3 * PIECE), volume_folder)
+    full = tmp_path / "program.py"
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({MB}, {MB}))\n"
+    first = "from __future__ import annotations\n"
+    full.write_text(PROGRAM.read_text().replace(first, first + limit))
+    source = tmp_path / "corpus"
+    noise(source / "large.bin", 3 * MB)
+    with pytest.raises(TransferError, match=r'write failed on ".*large.bin.*": File too large .*continues') as error:
+        send(Wire(tmp_path / "wire", program=full), source, volume_folder)
+    assert "\n" not in str(error.value)
     assert not (volume_folder / "large.bin").exists()
 
 
-@pytest.mark.parametrize("name", ["../outside", "link/outside", "/etc/passwd"])
-def test_nothing_outside_the_volume_is_read_or_written(
-    tmp_path: Path, volume_folder: Path, wire: Wire, name: str
+@pytest.mark.parametrize("same", [False, True], ids=["two sources", "one source"])
+def test_two_uploads_of_a_file_at_once_leave_one_of_them_whole(same: bool, tmp_path: Path, volume_folder: Path) -> None:
+    contents = [noise(tmp_path / str(n) / "large.bin", 16 * MB + n) for n in range(2)]
+    sources = [contents[0], contents[0] if same else contents[1]]
+    wires = [Wire(tmp_path / f"wire{n}", break_after=6 * MB) for n in range(2)]
+    both = [threading.Thread(target=send, args=(w, s, volume_folder)) for w, s in zip(wires, sources, strict=True)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+    assert list(tree(volume_folder)) == ["large.bin"]
+    assert (volume_folder / "large.bin").read_bytes() in {source.read_bytes() for source in sources}
+
+
+FOLDERS = [(name, planted) for name in ("data", "corpus", "corpus/a") for planted in ("folder", "file")]
+FILES = [(name, planted) for name in ("corpus/a/b.txt", ".incomplete-*") for planted in ("file", "fifo", "hard link")]
+
+
+@pytest.mark.parametrize(("name", "planted"), [*FOLDERS, *FILES, (".incomplete-*", "folder")])
+def test_an_upload_writes_nowhere_but_into_its_folder(
+    name: str, planted: str, tmp_path: Path, volume_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (volume_folder / "link").symlink_to(tmp_path)
-    path = name if name.startswith("/") else f"{volume_folder}/{name}"
-    with pytest.raises(TransferError, match="outside of"):
-        wire.volume.ask("PUT", "bytes", b"x", path=path, start=0, sha256=_sha(b"x"), size=1)
-    with pytest.raises(TransferError, match="outside of"):
-        wire.volume.ask("GET", "bytes", path=path, start=0, end=1)
-    assert not (tmp_path / "outside").exists()
+    """Others write on the volume: any name there may be a link, a FIFO or another file's second name."""
+    source, elsewhere = tmp_path / "corpus", tmp_path / "elsewhere"
+    noise(source / "a" / "b.txt", 2 * MB)
+    (elsewhere / "a").mkdir(parents=True)
+    for victim in ("b.txt", "a/b.txt", "lock", "corpus"):
+        (elsewhere / victim).write_bytes(b"mine")
+    before = tree(elsewhere)
+    wire, target = Wire(tmp_path / "wire"), volume_folder / "data" / "corpus"
+    target.mkdir(parents=True)
+    if name.startswith("."):
+        with pytest.MonkeyPatch.context() as patch:  # learn the name: an upload that ends in the middle leaves it
+            patch.setattr("cli.transfer.PATIENCE_SECONDS", 0)
+            with pytest.raises(TransferError):
+                send(Wire(tmp_path / "broken", break_after=MB // 2), source, target)
+        (place,) = target.glob(name)
+        (kept,) = [path for path in place.rglob("b.txt*") if path.is_file()]
+        for path in (kept,) if planted != "folder" else (place,):
+            plant(path, elsewhere if planted == "folder" else elsewhere / "b.txt", planted)
+    else:
+        path = volume_folder / (name if name == "data" else f"data/{name}")
+        plant(path, elsewhere if planted == "folder" else elsewhere / "a" / "b.txt", planted)
+    refused = told(lambda: send(wire, source, target))
+    assert not refused or "is a link or a file, no folder; give another, or remove it" in refused
+    assert refused or tree(target) == tree(source)
+    assert tree(elsewhere) == before
 
 
-def test_a_file_that_changes_while_it_is_sent_is_told(tmp_path: Path, volume_folder: Path, wire: Wire) -> None:
-    source = noise(tmp_path / "a", 1000)
-    pairs = upload.local_files(source, str(volume_folder))
-    noise(source, 2000)
+def test_a_file_that_changes_while_it_is_sent_is_told(tmp_path: Path, volume_folder: Path) -> None:
+    source = noise(tmp_path / "a", 20 * MB)
+
+    class Writer(Seen):
+        def advance(self, size: int) -> None:
+            super().advance(size)
+            os.utime(source)
+
     with pytest.raises(TransferError, match="changed while it was sent"):
-        put(wire.volume, pairs, str(volume_folder), Seen())
-    assert not (volume_folder / "a").exists()
-
-
-def test_a_forgotten_server_ends_by_itself(volume_folder: Path) -> None:
-    idle = Server(0, [volume_folder], idle_seconds=0.2)
-    started = time.monotonic()
-    idle.serve_forever(poll_interval=0.05)
-    assert 0.2 <= time.monotonic() - started < 20
+        put(Wire(tmp_path / "wire").volume, *upload.local_files(source), str(volume_folder), Writer())
 
 
 @pytest.mark.parametrize(
@@ -198,14 +266,15 @@ def test_text_that_changes_what_was_prepared_is_told(tmp_path: Path, volume_fold
     noise(source / "a.txt", 100)
 
     def changed() -> bool:
-        folder = str(volume_folder / "corpus")
-        return put(wire.volume, upload.local_files(source, folder), folder, Seen())
+        return put(wire.volume, *upload.local_files(source), str(volume_folder / "corpus"), Seen())
 
     assert [changed(), changed()] == [False, False]
     noise(source / "b.txt", 100)
     assert [changed(), changed()] == [True, False]
     (source / "a.txt").write_bytes(bytes(100))
     assert changed()
+    os.utime(source / "a.txt")
+    assert not changed(), "the content is the same"
     for name in ("a.txt", "b.txt"):
         (source / name).rename(source / f"new-{name}")
     assert [changed(), changed()] == [True, False]
@@ -224,16 +293,16 @@ def test_a_file_at_the_top_changes_only_a_file_of_its_name(
     noise(volume_folder / "runs" / "metrics.jsonl", 10)
     source = noise(tmp_path / "book.txt", 100)
 
-    def told() -> bool:
+    def changed() -> bool:
         assert __main__.main(["upload", str(source)]) == 0
         return "dataset.name" in capsys.readouterr().out
 
-    assert [told(), told()] == [False, False]
+    assert [changed(), changed()] == [False, False]
     source.write_bytes(bytes(100))
-    assert told()
+    assert changed()
 
 
-def test_linked_folders_are_sent_once_and_a_name_that_nobody_can_write_is_told(tmp_path: Path) -> None:
+def test_linked_folders_are_sent_once_and_what_cannot_be_sent_is_told(tmp_path: Path, wire: Wire) -> None:
     source, elsewhere = tmp_path / "corpus", tmp_path / "elsewhere"
     noise(source / "a.txt", 1)
     noise(elsewhere / "b.txt", 1)
@@ -242,12 +311,21 @@ def test_linked_folders_are_sent_once_and_a_name_that_nobody_can_write_is_told(t
     with pytest.raises(
         CommandError, match=rf"linked/b.txt: links outside the folder, to {elsewhere}/b.txt; give --follow-links"
     ):
-        upload.local_files(source, "/data/corpus")
-    found = [pair.remote for pair in upload.local_files(source, "/data/corpus", follow_links=True)]
-    assert found == ["/data/corpus/a.txt", "/data/corpus/linked/b.txt"]
+        upload.local_files(source)
+    top, found = upload.local_files(source, follow_links=True)
+    assert found == ["a.txt", "linked/b.txt"]
+    put(wire.volume, top, found, str(tmp_path / "volume"), Seen())
+    assert tree(tmp_path / "volume") == {
+        "a.txt": (source / "a.txt").read_bytes(),
+        "linked/b.txt": (elsewhere / "b.txt").read_bytes(),
+    }
+    (source / "nowhere").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(CommandError, match=r"corpus/nowhere: is a link to nothing, or no file; remove it"):
+        upload.local_files(source, follow_links=True)
+    (source / "nowhere").unlink()
     Path(os.fsdecode(os.fsencode(source) + b"/caf\xe9.txt")).write_text("x")
     with pytest.raises(CommandError, match=r"caf\\udce9\.txt': the name is not valid UTF-8; rename the file"):
-        upload.local_files(source, "/data/corpus", follow_links=True)
+        upload.local_files(source, follow_links=True)
 
 
 @pytest.mark.parametrize("name", ["sample", "2024", "1.5", "true"])
@@ -255,9 +333,11 @@ def test_a_name_that_would_mean_something_else_is_given_whole(name: str, tmp_pat
     assert f"--path 'dataset.input[0]' /data/{name}" in upload.use(str(tmp_path), f"/data/{name}", "local")
 
 
-def test_what_to_do_with_an_upload_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["config.json", "model/config.json", "checkpoints/step-00000001/manifest.json"])
+def test_what_to_do_with_an_upload_is_said(model: str, tmp_path: Path) -> None:
     assert "--path 'dataset.input[0]' texts" in upload.use(str(tmp_path), "/data/texts", "local")
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / model).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / model).write_text("{}")
     assert "--path training.model.name /data/models/mine" in upload.use(str(tmp_path), "/data/models/mine", "local")
 
 

@@ -1,20 +1,62 @@
-"""The volume server as a real process on loopback, and connections that count bytes and break on request."""
+"""The volume's program and rsync as real processes, behind a `kubectl exec` that counts bytes and breaks on request."""
 
 from __future__ import annotations
 
+import json
+import os
 import random
-import socket
-import subprocess
+import shutil
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from cli.progress import Bar
-from cli.reach import SERVER, relay
-from cli.transfer import Volume
+from cli.reach import PROGRAM
+from cli.transfer import TransferError, Volume
+
+EXEC = """
+import json, os, pathlib, signal, subprocess, sys, threading
+notes, command = pathlib.Path(sys.argv[1]), sys.argv[2:]
+settings = json.loads((notes / "settings.json").read_text())
+def line(**found):
+    with open(notes / "connections.jsonl", "a") as file:
+        file.write(json.dumps(found) + "\\n")
+if (notes / "down").exists():
+    line(sent=0, received=0)
+    sys.exit("Unable to connect to the server: dial tcp: connection refused")
+there = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+                         env={**os.environ, **settings["environment"]})
+counts = {"sent": 0, "received": 0}
+def broken():
+    limit = settings["break_after"]
+    return (notes / "down").exists() or (limit is not None and sum(counts.values()) > limit)
+def end():
+    line(**counts)
+    if settings["kill"]:  # the pod is gone: no process there ends in its own way
+        os.killpg(there.pid, signal.SIGKILL)
+    print("error: unexpected EOF", file=sys.stderr, flush=True)
+    os._exit(1)  # closes the pipes
+def pump(source, target, name):
+    try:
+        while part := os.read(source, 1 << 16):
+            counts[name] += len(part)
+            if broken():
+                end()
+            view = memoryview(part)
+            while view:
+                view = view[os.write(target, view):]
+    except OSError:
+        pass
+    os.close(target)
+threading.Thread(target=pump, args=(0, there.stdin.fileno(), "sent"), daemon=True).start()
+pump(there.stdout.fileno(), 1, "received")
+code = there.wait()
+line(**counts)
+if code:
+    print(f"command terminated with exit code {code}", file=sys.stderr, flush=True)
+os._exit(code if code > 0 else 137 if code else 0)
+"""
 
 
 class Seen(Bar):
@@ -23,7 +65,6 @@ class Seen(Bar):
     def __init__(self) -> None:
         self.files, self.done = 0, 0
         self.size: int | None = None
-        self.lock = threading.Lock()
 
     def total(self, files: int, size: int | None) -> None:
         self.files, self.size = files, size
@@ -31,69 +72,55 @@ class Seen(Bar):
     def file(self, name: str) -> None:
         pass
 
+    def waiting(self, reason: str) -> None:
+        pass
+
     def advance(self, size: int) -> None:
-        with self.lock:
-            self.done += size
+        self.done += size
 
 
 class Wire:
-    """Connections to a server through cli.reach.relay, with counts of bytes and connections."""
+    """A volume behind EXEC, with counts of bytes and connections."""
 
-    def __init__(self, port: int, break_after: int | None = None):
-        self.port, self.break_after = port, break_after
-        self.sent = self.received = self.connections = 0
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        threading.Thread(target=relay, args=(self.listener, self._there, lambda error: None), daemon=True).start()
+    def __init__(
+        self,
+        notes: Path,
+        program: Path = PROGRAM,
+        break_after: int | None = None,
+        kill: bool = False,
+        **environment: str,
+    ):
+        notes.mkdir(exist_ok=True)
+        self.notes = notes
+        settings = {"break_after": break_after, "kill": kill, "environment": environment}
+        (notes / "settings.json").write_text(json.dumps(settings))
+        played = (sys.executable, "-c", EXEC, str(notes))
+        self.volume = Volume(played, (sys.executable, str(program)))
+
+    def _connections(self) -> list[dict[str, Any]]:
+        file = self.notes / "connections.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     @property
-    def volume(self) -> Volume:
-        return Volume(lambda: socket.create_connection(self.listener.getsockname()))
+    def connections(self) -> int:
+        return len(self._connections())
 
-    def _there(self) -> socket.socket:
-        self.connections += 1
-        return _Counted(self, socket.create_connection(("127.0.0.1", self.port)))  # type: ignore[return-value]
+    @property
+    def sent(self) -> int:
+        return sum(line["sent"] for line in self._connections())
 
-
-class _Counted:
-    """A socket that adds its bytes to its Wire's counts, and breaks after `break_after` of them."""
-
-    def __init__(self, wire: Wire, inner: socket.socket):
-        self.wire, self.inner, self.passed = wire, inner, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def recv(self, size: int) -> bytes:
-        part = self.inner.recv(size)
-        self.wire.received += len(part)
-        return self._pass(part)
-
-    def sendall(self, part: bytes) -> None:
-        self.wire.sent += len(part)
-        self.inner.sendall(self._pass(part))
-
-    def _pass(self, part: bytes) -> bytes:
-        self.passed += len(part)
-        if self.wire.break_after is not None and self.passed > self.wire.break_after:
-            raise ConnectionResetError("broken by the test")
-        return part
+    @property
+    def received(self) -> int:
+        return sum(line["received"] for line in self._connections())
 
 
-@contextmanager
-def server(
-    *folders: Path, before: str = "", program: str | None = None, **environment: str
-) -> Iterator[tuple[int, subprocess.Popen[str]]]:
-    """Start the volume server as its pod does; yield its port and process. `before`: code that it runs first."""
-    first = "from __future__ import annotations\n"
-    text = (program or SERVER.read_text("utf-8")).replace(first, first + before)
-    command = [sys.executable, "-c", text, "0", *map(str, folders)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment or None)
+def told(action: Callable[[], object]) -> str:
+    """What a failed transfer says; empty when it succeeds."""
     try:
-        assert process.stdout
-        yield int(process.stdout.readline().split()[1]), process
-    finally:
-        process.kill()
-        process.wait()
+        action()
+    except TransferError as error:
+        return str(error)
+    return ""
 
 
 def noise(path: Path, size: int) -> Path:
@@ -103,4 +130,20 @@ def noise(path: Path, size: int) -> Path:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Every file of a folder, hidden ones as well; links are not followed."""
+    found: dict[str, bytes] = {}
+    for here, _, names in os.walk(folder):
+        found |= {str(p.relative_to(folder)): p.read_bytes() for n in names if not (p := Path(here, n)).is_symlink()}
+    return found
+
+
+def plant(path: Path, victim: Path, kind: str) -> None:
+    """Put a link, another name of a file, or a FIFO in the place of whatever is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "hard link":
+        path.hardlink_to(victim)
+    else:
+        path.symlink_to(victim)

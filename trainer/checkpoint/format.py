@@ -174,18 +174,30 @@ def say_damaged(path: Path, problems: list[str]) -> None:
     say(f"event=checkpoint_damaged path={path} action=skipped reason={'; '.join(problems)!r}", sys.stderr)
 
 
+def run_of(folder: Path) -> Path:
+    """The run directory of the model/ that `trainyard fetch` made in it; any other folder itself."""
+    return folder.parent if folder.name == "model" and fetched_model(folder.parent) else folder
+
+
+def fetched_model(run: Path) -> bool:
+    """Whether a run directory is a copy with the model of one checkpoint, without what a training resumes from."""
+    return (run / MANIFEST).is_file() and (run / "model").is_dir() and not (run / OPTIMIZER).exists()
+
+
 def verify_checkpoint(
     path: Path, share: tuple[int, int] = (0, 1), problems: list[str] | None = None
 ) -> Checkpoint | None:
     """The checkpoint in `path` if it is whole: its manifest, and every file that is named there. Else None, and what is
     wrong in `problems`.
 
-    share (i, n): read only the i-th of n parts of the files, which are dealt out largest first.
+    share (i, n): read only the i-th of n parts of the files, which are dealt out largest first. A run that was fetched
+    has no optimizer state, and needs none.
     """
+    absent = {OPTIMIZER} if path.parent.name != "checkpoints" and fetched_model(path) else set()
     try:
         manifest = _manifest(path)
         sizes, digests = manifest["bytes"], manifest["sha256"]
-        for name in sorted(digests, key=lambda name: (-sizes[name], name))[share[0] :: share[1]]:
+        for name in sorted(digests.keys() - absent, key=lambda name: (-sizes[name], name))[share[0] :: share[1]]:
             with open_regular(path / name, path, links=False) as file:
                 if os.fstat(file.fileno()).st_size != sizes[name]:
                     raise Unfit(name, f"does not have the {sizes[name]} bytes of the manifest")

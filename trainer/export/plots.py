@@ -24,7 +24,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from trainer.checkpoint.format import list_checkpoints
+from trainer.checkpoint.format import list_checkpoints, run_of
 from trainer.config.schema import stored
 from trainer.contract import DONE, METRICS, STATUS
 from trainer.errors import UserError
@@ -103,7 +103,7 @@ class Run:
 
 def read_runs(paths: list[Path]) -> list[Run]:
     """Read the runs under distinct names. Raises UserError for a path that is not a run."""
-    resolved = [path.resolve() for path in paths]
+    resolved = [run_of(path.resolve()) for path in paths]
     parts = 1
     while len({path.parts[-parts:] for path in resolved}) < len(set(resolved)):
         parts += 1
@@ -134,7 +134,7 @@ def _numbers(record: dict[str, Any], names: Collection[str] | None = None) -> di
 
 
 def _resolved(path: Path) -> dict[str, Any]:
-    for folder in reversed(list_checkpoints(path)):
+    for folder in [*reversed(list_checkpoints(path)), path]:  # a fetched run has the newest one's file itself
         try:
             return stored((folder / "config.yaml").read_text("utf-8"))
         except (OSError, yaml.YAMLError, AttributeError):

@@ -11,15 +11,18 @@ from trainer.checkpoint.format import (
     MANIFEST,
     Checkpoint,
     checkpoint_folder,
+    fetched_model,
     indexed,
     list_checkpoints,
     newest_checkpoint,
+    run_of,
     step_of,
     verify_checkpoint,
     weight_files,
 )
 from trainer.config import memory
 from trainer.config.paths import folder, place
+from trainer.contract import METRICS
 from trainer.data import hub
 from trainer.data.tokenizer import DESCRIPTION
 from trainer.errors import UserError, one_line
@@ -66,9 +69,17 @@ def from_options(options: argparse.Namespace) -> Source:
 
 
 def from_run(run: Path, step: int | None = None) -> Source:
-    """The checkpoint of `step`, or the newest one that verifies."""
+    """The checkpoint of `step`, or the newest one that verifies; of a fetched run the model that came."""
+    run = run_of(run)
     if not run.is_dir():
         raise UserError(f"--run {run}: no such folder; give the run.directory of a training")
+    if not list_checkpoints(run) and fetched_model(run):
+        found = _verified(run, f"--run {run}")
+        if step not in (None, found.step):
+            raise UserError(
+                f"--step {step}: only step {found.step} was fetched; trainyard fetch --all brings every one"
+            )
+        return found
     if step is None:
         found = newest_checkpoint(run)
         if found is None:
@@ -268,10 +279,12 @@ def _verified(path: Path, option: str) -> Source:
     problems: list[str] = []
     found = verify_checkpoint(path, problems=problems)
     if found is None:
-        raise UserError(f"{option}: {path} is damaged ({'; '.join(problems)}); use another step")
+        instead = "run the same trainyard fetch again" if fetched_model(path) else "use another step"
+        raise UserError(f"{option}: {path} is damaged ({'; '.join(problems)}); {instead}")
     return _from_checkpoint(found)
 
 
 def _from_checkpoint(found: Checkpoint) -> Source:
-    run = found.path.parent.parent if found.path.parent.name == "checkpoints" else None
+    fetched = found.path if (found.path / METRICS).is_file() else None
+    run = found.path.parent.parent if found.path.parent.name == "checkpoints" else fetched
     return Source(str(found.path / "model"), found.step, found.figures, found.path, run)

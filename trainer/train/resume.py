@@ -10,6 +10,7 @@ from trainer import log
 from trainer.checkpoint.format import (
     CONFIGURATION,
     Checkpoint,
+    fetched_model,
     list_checkpoints,
     load_optimizer,
     say_damaged,
@@ -38,6 +39,11 @@ def find(run: Path, world: World, config: Config) -> Checkpoint | None:
     run.collective_timeout_seconds from a storage of 150 MB/s.
     """
     there = world.from_first([path.name for path in reversed(list_checkpoints(run))])
+    if not there and world.from_first(fetched_model(run)):
+        raise UserError(
+            f"run.directory: {run} is a fetched copy with the model alone, which nothing resumes from; fetch it with "
+            "--all, or use another run.directory and this one as model.name"
+        )
     for name in there:
         path = run / "checkpoints" / name
         wait_for(path)
