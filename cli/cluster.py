@@ -22,6 +22,8 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 JOB = "batch.kubernetes.io/job-name="
 """Prefix of the label selector for a Job's pods; the Job's name follows."""
 STARTED = ("Running", "Succeeded", "Failed")
+STOPPED = "trainyard/stopped"
+"""Annotation of a Job that `trainyard stop` has suspended: when. A queue, such as Kueue's, suspends Jobs without it."""
 LOG_LINES = 2000
 """Lines read from the end of a log: some minutes at one line in ten steps, and every round of most trainings."""
 
@@ -87,16 +89,18 @@ class TrainingJob:
     batch: client.BatchV1Api
     namespace: str
     name: str
+    resume: str = "trainyard resume"
+    """The command that starts it again."""
 
     @classmethod
     def of(cls, target: Target, kubeconfig: str | None) -> TrainingJob:
         api = connect(target.context, kubeconfig or target.kubeconfig)
-        return cls(client.CoreV1Api(api), client.BatchV1Api(api), target.namespace, target.job)
+        return cls(client.CoreV1Api(api), client.BatchV1Api(api), target.namespace, target.job, target.resume)
 
     def read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The Job and all of its pods. Raises CommandError."""
         what = f"Job {self.namespace}/{self.name}"
-        with asking(what, missing=f"{what} is gone; `pulumi up` makes it again"):
+        with asking(what, missing=f"{what} is gone; `{self.resume}` starts the training again"):
             job = as_json(self.batch.read_namespaced_job, self.name, self.namespace)
             return job, pods_of(self.core, self.namespace, self.name)
 
@@ -156,10 +160,17 @@ def why_waiting(pods: list[dict[str, Any]], refusal: str = "") -> str:
 
 
 def ending(job: dict[str, Any]) -> dict[str, Any]:
-    """The condition that says how the Job ended, or that it is suspended; empty while it runs."""
+    """The condition that says how the Job ended, or that it is suspended; empty while it runs.
+
+    Of a Job that `trainyard stop` has suspended it is `Stopped`, which the API does not know.
+    """
     told = (job.get("status") or {}).get("conditions") or []
     ends = [each for each in told if each["status"] == "True" and each["type"] in ("Complete", "Failed", "Suspended")]
-    return ends[0] if ends else {}
+    end, stopped = ends[0] if ends else {}, (job["metadata"].get("annotations") or {}).get(STOPPED)
+    if not stopped or end.get("type") in ("Complete", "Failed"):
+        return end
+    message = f"by `trainyard stop` at {stopped}; `trainyard resume` goes on"
+    return {"type": "Stopped", "message": message, "lastTransitionTime": stopped}
 
 
 def ends(pod: dict[str, Any]) -> list[dict[str, Any]]:

@@ -51,6 +51,8 @@ class Outcome:
     message: str = ""
     result: dict[str, Any] = field(default_factory=dict)
     """The trainer's DONE record."""
+    stopped: bool = False
+    """By `trainyard stop`."""
 
 
 class JobWatch:
@@ -140,7 +142,11 @@ def outcome(job: dict[str, Any], pods: list[dict[str, Any]]) -> Outcome | None:
         return Outcome(succeeded=True, result=_result(pods))
     if condition.get("type") == "Failed":
         reason = _result(pods).get("message") or condition.get("message") or "no reason given"
+        if condition.get("reason") == "DeadlineExceeded":  # the pods were merely asked to end
+            reason = "the time of job.maxHours is up"
         return Outcome(succeeded=False, message=str(reason))
+    if condition.get("type") == "Stopped":
+        return Outcome(succeeded=False, message=condition["message"], stopped=True)
     return None
 
 
@@ -160,11 +166,13 @@ def report(console: Console, target: Target, outcome: Outcome, stack: str, local
 
     write("")
     if not outcome.succeeded:
-        write(f"The training failed: {outcome.message}", "bold red")
+        how = f"is stopped {outcome.message}" if outcome.stopped else f"failed: {outcome.message}"
+        write(f"The training {how}", "bold red")
         if local:
             write(f"  once in a shell, for the commands below: {ENTER}")
-        write(f"  logs: {target.commands.get('logsCommand', '')}")
-        write(f"  to retry after fixing it: {target.commands.get('retryCommand', '')}")
+        if not outcome.stopped:
+            write(f"  logs: {target.commands.get('logsCommand', '')}")
+        write(f"  to go on from its newest checkpoint: {target.resume}")
         return
     done = outcome.result
     loss, start = done.get("validation_loss"), done.get("initial_validation_loss")
