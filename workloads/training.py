@@ -21,7 +21,7 @@ from workloads.elastic import FIELDS, identity, is_elastic, resize
 from workloads.layout import dataset_folder, run_folder, weights_folder
 from workloads.objects import TRAINING_PRIORITY, make_priority_class, make_service, metadata, select
 from workloads.rendezvous import Rendezvous
-from workloads.secrets import environment_of, fingerprint, make_compile_key
+from workloads.secrets import WANDB, Tokens, environment_of, fingerprint, make_compile_key, uses_wandb
 from workloads.training_job import SERVICE, job_spec, trainer_pod_spec
 from workloads.workspace import Namespace, Workspace
 
@@ -52,7 +52,7 @@ class Training(pulumi.ComponentResource):
         workspace: Workspace,
         dataset: Dataset,
         rendezvous: Rendezvous,
-        tokens: k8s.core.v1.Secret | None = None,
+        tokens: Tokens,
         after: Sequence[pulumi.Resource] = (),
         built: Mapping[str, Any] | None = None,
     ):
@@ -71,7 +71,7 @@ class Training(pulumi.ComponentResource):
             settings,
             identity(workers, cluster.workers, elastic),
             job.max_hours,
-            fingerprint(config.secrets),
+            fingerprint(config),
             rendezvous.backend,
             rendezvous.client is not None,
         ]
@@ -91,7 +91,8 @@ class Training(pulumi.ComponentResource):
             elastic,
             workspace,
             rendezvous,
-            secrets=environment_of(tokens, make_compile_key(namespace, opts) if workers.gpus else None),
+            tokens=tokens.environment(WANDB) if uses_wandb(config.training) else [],
+            secrets=environment_of(make_compile_key(namespace, opts) if workers.gpus else None),
             priority=make_priority_class("training", TRAINING_PRIORITY, cluster, namespace.name, self),
         )
         pods = workers.count + workers.spares
