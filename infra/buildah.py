@@ -252,7 +252,9 @@ def run_and_show(
             before, told = latest, how_far
 
     whole = {**os.environ, **(environment or {})}
-    with subprocess.Popen(command, env=whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    # Where Pulumi is killed, a build does not go on for minutes without it.
+    tied = ["setpriv", "--pdeathsig", "TERM", *command] if shutil.which("setpriv") else command
+    with subprocess.Popen(tied, env=whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         threading.Thread(target=beat, daemon=True).start()
         try:
             assert process.stdout is not None
