@@ -52,3 +52,5 @@ if config.tensorboard.enabled:
     TensorBoard("tensorboard", workspace)
 
 export(config, workspace, training, check)
+if __name__ == "__main__":
+    training.warn_of_waiting(config, stack)

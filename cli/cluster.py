@@ -17,6 +17,7 @@ from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError
 from cli.target import Target
+from workloads.scheduling import unscheduled, with_remedy
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 JOB = "batch.kubernetes.io/job-name="
@@ -151,9 +152,8 @@ def why_waiting(pods: list[dict[str, Any]], refusal: str = "") -> str:
             waiting = status.get("state", {}).get("waiting", {})
             if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
                 return f"{waiting['reason']}: {waiting.get('message', '').strip()}".rstrip(": ")
-        for condition in pod["status"].get("conditions") or []:
-            if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                return f"waiting for a node: {condition.get('message', '')}"
+        if message := unscheduled(pod):
+            return f"waiting for a node: {with_remedy(message)}"
     if refusal and not pods:
         return f"the cluster refuses the pods: {refusal}"
     return "starting the pods" if pods else "waiting for the Job controller"
@@ -166,7 +166,7 @@ def ending(job: dict[str, Any]) -> dict[str, Any]:
     """
     told = (job.get("status") or {}).get("conditions") or []
     ends = [each for each in told if each["status"] == "True" and each["type"] in ("Complete", "Failed", "Suspended")]
-    end, stopped = ends[0] if ends else {}, (job["metadata"].get("annotations") or {}).get(STOPPED)
+    end, stopped = ends[0] if ends else {}, ((job.get("metadata") or {}).get("annotations") or {}).get(STOPPED)
     if not stopped or end.get("type") in ("Complete", "Failed"):
         return end
     message = f"by `trainyard stop` at {stopped}; `trainyard resume` goes on"

@@ -21,6 +21,7 @@ from cli.progress import Board
 from cli.target import Kubeconfig, RunningStack, Target, is_local, target_of
 from trainer.contract import EXIT_DONE, EXIT_FATAL
 from workloads.layout import DATA
+from workloads.scheduling import waiting
 
 #: A shell runs this once before the advised commands, where the stack's state is in .local/.
 ENTER = 'eval "$(.venv/bin/trainyard local env)"'
@@ -63,6 +64,7 @@ class JobWatch:
         self._lines: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self._followed: set[str] = set()
         self._finished: set[str] = set()
+        self._waiting = ""
         self._newest: dict[str, str] = {}
         """Pod -> time stamp of its newest line."""
 
@@ -81,6 +83,7 @@ class JobWatch:
             self._follow_logs(pods)
             run = any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
             board.look("" if run else why_waiting(pods, "" if pods else self.job.refusal()))
+            self._tell_waiting(board, waiting(pods) if run else "")
             ended = outcome(job, pods)
             # The last lines arrive a moment after the Job's end is seen.
             self._drain(board, POLL_SECONDS)
@@ -89,6 +92,12 @@ class JobWatch:
                 if self._follow_logs(pods):
                     self._drain(board, POLL_SECONDS)
                 return ended
+
+    def _tell_waiting(self, board: Board, text: str) -> None:
+        """Say once which workers wait while others train."""
+        if text and text != self._waiting:
+            board.print(text, "yellow")
+        self._waiting = text
 
     def _follow_logs(self, pods: list[dict[str, Any]]) -> bool:
         """Read the logs that are not read already or to their end; return whether there were any."""

@@ -67,7 +67,12 @@ def _head(found: State, target: Target, now: datetime) -> Text:
     lasted = f" for {time_to_go((end - found.started).total_seconds())}" if found.started else ""
     style = {"R": "green", "C": "bold green", "F": "bold red"}.get(found.condition[0], "yellow")
     text = Text.assemble((found.condition, style), f"{lasted}   {target.namespace}/{found.job} on {target.context}")
-    text.append(f"\nworkers  {found.active} of {found.wanted} active, {found.failed} failed")
+    # Not the Job's `active`, which counts pods without a node.
+    running = sum(pod.state == "Running" for pod in found.pods)
+    text.append(f"\nworkers  {running} of {found.wanted} run, {found.failed} failed")
+    waits = [pod.state for pod in found.pods if pod.state.startswith("waiting for a node")]
+    if waits:
+        text.append(f", {len(waits)} {waits[0]}", "yellow")
     return text
 
 
