@@ -18,7 +18,7 @@ def file() -> Path:
     path = paths.CERTIFICATES / "registry.json"
     try:
         json.loads(path.read_text())["auths"][network.REGISTRY]["auth"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         paths.CERTIFICATES.mkdir(parents=True, exist_ok=True, mode=0o700)
         account = base64.b64encode(f"{USER}:{secrets.token_urlsafe(24)}".encode()).decode()
         certs.write_private(path, json.dumps({"auths": {network.REGISTRY: {"auth": account}}}).encode())
