@@ -23,6 +23,7 @@ help:  ## this list
 
 up: node  ## set up everything, train on this machine's node, follow the training to its end
 	@$(TRAINYARD) local run --phase "pulumi up" -- pulumi up --stack local --yes --skip-preview --suppress-progress --suppress-outputs
+	@$(TRAINYARD) local run -- $(TRAINYARD) resume --stack local --quiet
 	@$(TRAINYARD) local run --phase training -- $(TRAINYARD) follow --stack local
 
 # Builds the toolchain, and starts the local Kubernetes node unless the stack names another context.

@@ -34,21 +34,23 @@ except ConfigError as error:
 image = ContainerImage(TRAINER, cluster, ref=config.image.ref)
 cluster = serve_storage(cluster, config.cluster.namespace, image)
 shared = make_volume(f"trainyard-{config.cluster.namespace}", cluster)
-namespace = Namespace(config.cluster.namespace, cluster, config.training, depends_on=[shared] if shared else [])
+namespace = Namespace(config, cluster, depends_on=[shared] if shared else [])
 claim = claim_volume(cluster, namespace, bound_to=shared)
 workspace = Workspace(cluster, namespace, image, claim, store_image_pull(config, cluster, namespace))
 remember(config, cluster, claim)
-secret = store_tokens(config.secrets, cluster, namespace)
+tokens = store_tokens(config.secrets, cluster, namespace)
 
 software = install_node_software(cluster)
 rendezvous = Rendezvous("etcd", config.rendezvous, workspace)
-dataset = Dataset("dataset", config, workspace, secret)
+dataset = Dataset("dataset", config, workspace, tokens)
 check = GpuCheck(config, workspace, after=software) if config.check.enabled else None
 first = [*software, check] if check else software
 tell_new_folders(config, built)
-training = Training("training", config, workspace, dataset, rendezvous, secret, after=first, built=built)
+training = Training("training", config, workspace, dataset, rendezvous, tokens, after=first, built=built)
 declare_volume_access(workspace)
 if config.tensorboard.enabled:
     TensorBoard("tensorboard", workspace)
 
 export(config, workspace, training, check)
+if __name__ == "__main__":
+    training.warn_of_waiting(config, stack)

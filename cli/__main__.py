@@ -35,6 +35,8 @@ GROUPS = {
         "follow": "cli.follow:follow",
         "status": "cli.status:status",
         "logs": "cli.logs:logs",
+        "stop": "cli.lifecycle:stop",
+        "resume": "cli.lifecycle:resume",
         "board": "cli.board:board",
         "upload": "cli.upload:upload",
         "fetch": "cli.fetch:fetch",

@@ -18,11 +18,14 @@ from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError
 from cli.target import Target
+from workloads.scheduling import unscheduled, with_remedy
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 JOB = "batch.kubernetes.io/job-name="
 """Prefix of the label selector for a Job's pods; the Job's name follows."""
 STARTED = ("Running", "Succeeded", "Failed")
+STOPPED = "trainyard/stopped"
+"""Annotation of a Job that `trainyard stop` has suspended: when. A queue, such as Kueue's, suspends Jobs without it."""
 LOG_LINES = 2000
 """Lines read from the end of a log: some minutes at one line in ten steps, and every round of most trainings."""
 
@@ -96,16 +99,18 @@ class TrainingJob:
     batch: client.BatchV1Api
     namespace: str
     name: str
+    resume: str = "trainyard resume"
+    """The command that starts it again."""
 
     @classmethod
     def of(cls, target: Target, kubeconfig: str | None) -> TrainingJob:
         api = connect(target.context, kubeconfig or target.kubeconfig)
-        return cls(client.CoreV1Api(api), client.BatchV1Api(api), target.namespace, target.job)
+        return cls(client.CoreV1Api(api), client.BatchV1Api(api), target.namespace, target.job, target.resume)
 
     def read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The Job and all of its pods. Raises CommandError."""
         what = f"Job {self.namespace}/{self.name}"
-        with asking(what, missing=f"{what} is gone; `pulumi up` makes it again"):
+        with asking(what, missing=f"{what} is gone; `{self.resume}` starts the training again"):
             job = as_json(self.batch.read_namespaced_job, self.name, self.namespace)
             return job, pods_of(self.core, self.namespace, self.name)
 
@@ -215,19 +220,25 @@ def why_waiting(pods: list[dict[str, Any]], refusal: str = "") -> str:
             waiting = status.get("state", {}).get("waiting", {})
             if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
                 return f"{waiting['reason']}: {waiting.get('message', '').strip()}".rstrip(": ")
-        for condition in pod["status"].get("conditions") or []:
-            if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                return f"waiting for a node: {condition.get('message', '')}"
+        if message := unscheduled(pod):
+            return f"waiting for a node: {with_remedy(message)}"
     if refusal and not pods:
         return f"the cluster refuses the pods: {refusal}"
     return "starting the pods" if pods else "waiting for the Job controller"
 
 
 def ending(job: dict[str, Any]) -> dict[str, Any]:
-    """The condition that says how the Job ended, or that it is suspended; empty while it runs."""
+    """The condition that says how the Job ended, or that it is suspended; empty while it runs.
+
+    Of a Job that `trainyard stop` has suspended it is `Stopped`, which the API does not know.
+    """
     told = (job.get("status") or {}).get("conditions") or []
     ends = [each for each in told if each["status"] == "True" and each["type"] in ("Complete", "Failed", "Suspended")]
-    return ends[0] if ends else {}
+    end, stopped = ends[0] if ends else {}, ((job.get("metadata") or {}).get("annotations") or {}).get(STOPPED)
+    if not stopped or end.get("type") in ("Complete", "Failed"):
+        return end
+    message = f"by `trainyard stop` at {stopped}; `trainyard resume` goes on"
+    return {"type": "Stopped", "message": message, "lastTransitionTime": stopped}
 
 
 def ends(pod: dict[str, Any]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ import typer
 from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError, last_line
-from cli.cluster import GoneError, TrainingJob, asking, ending
+from cli.cluster import GoneError, TrainingJob, as_json, asking, ending
 from cli.fetch import complete_checkpoints
 from cli.follow import JobWatch
 from cli.progress import Board
@@ -36,6 +36,8 @@ CONTAINER_FIELDS = ("image", "imagePullPolicy", "resources", "securityContext")
 VOLUMES = ("data", "tmp", "shm")
 #: Label of pods that the network policies let reach the web: data sets come from the hub.
 COMPONENT = "dataset"
+#: Selects the dataset Job itself.
+DATASET = f"app.kubernetes.io/component={COMPONENT},app.kubernetes.io/managed-by=pulumi"
 #: Seconds from the Job's end until it and its log are removed.
 KEPT_SECONDS = 600
 LONGEST_SECONDS = 24 * 3600
@@ -74,7 +76,7 @@ def evaluate(
     own_tasks = str(PurePosixPath(DATA, include)) if include else None
     for name, value in (("--limit", limit), ("--shots", shots), ("--include", own_tasks)):
         options += [] if value is None else [name, str(value)]
-    made = manifest(job, options)
+    made = manifest(job, options, hub_token(training))
     if job["status"].get("active"):
         print("The training runs: the evaluation waits until a node has room for it, or the training has ended.")
     start(training, made)
@@ -119,15 +121,25 @@ def checkpoint(found: dict[str, int], folder: str, step: int | None) -> int:
     return step if step is not None else complete[-1]
 
 
-def manifest(training: dict[str, Any], options: list[str]) -> dict[str, Any]:
-    """The evaluation Job: image, node, resources, volume and tokens of the training's Job, and nothing elastic.
+def hub_token(training: TrainingJob) -> list[dict[str, Any]]:
+    """Where the dataset Job has the hub's token from, as `env` of a container; empty without one."""
+    with asking("the dataset Job"):
+        jobs = as_json(training.batch.list_namespaced_job, training.namespace, label_selector=DATASET)["items"]
+    containers = [each for job in jobs for each in job["spec"]["template"]["spec"]["containers"]]
+    return [item for each in containers for item in each.get("env") or [] if item["name"] == "HF_TOKEN"][:1]
 
-    `options` are those of trainer.evaluate. The name has a hash of the pod, so a different evaluation is another Job.
+
+def manifest(training: dict[str, Any], options: list[str], token: list[dict[str, Any]]) -> dict[str, Any]:
+    """The evaluation Job: image, node, resources and volume of the training's Job, and nothing elastic.
+
+    `options` are those of trainer.evaluate; `token` is that of the hub. The name has a hash of the pod, so a different
+    evaluation is another Job.
     """
     pod = training["spec"]["template"]["spec"]
     worker = pod["containers"][0]
     environment = [item for item in worker.get("env") or [] if "value" in item and not item["name"].startswith("ETCD")]
     environment += [
+        *token,
         {"name": "HF_HUB_OFFLINE", "value": "0"},
         {"name": "TQDM_MININTERVAL", "value": str(PROGRESS_SECONDS)},
     ]
@@ -136,8 +148,6 @@ def manifest(training: dict[str, Any], options: list[str]) -> dict[str, Any]:
         "name": "evaluate",
         "args": [*interpreter(worker.get("args") or []), "trainer.evaluate", *options],
         "env": environment,
-        # The hub's token, but not the key that signs compiled code.
-        "envFrom": [item for item in worker.get("envFrom") or [] if item["secretRef"]["name"].startswith("tokens")],
         "volumeMounts": [mount for mount in worker["volumeMounts"] if mount["name"] in VOLUMES],
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }

@@ -35,6 +35,7 @@ from cli.target import Kubeconfig, RunningStack, Target, is_local, target_of
 from trainer.contract import EXIT_DONE, EXIT_FATAL
 from trainer.plain import plain
 from workloads.layout import DATA
+from workloads.scheduling import waiting
 
 #: A shell runs this once before the advised commands, where the stack's state is in .local/.
 ENTER = 'eval "$(.venv/bin/trainyard local env)"'
@@ -69,6 +70,8 @@ class Outcome:
     message: str = ""
     result: dict[str, Any] = field(default_factory=dict)
     """The trainer's DONE record."""
+    stopped: bool = False
+    """By `trainyard stop`."""
 
 
 class JobWatch:
@@ -84,6 +87,7 @@ class JobWatch:
         self._lines: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self._followed: set[str] = set()
         self._finished: set[str] = set()
+        self._waiting = ""
         self._newest: dict[str, str] = {}
         """Pod -> time stamp of its newest line."""
 
@@ -108,6 +112,7 @@ class JobWatch:
             run = any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
             board.look("" if run else why_waiting(pods, "" if pods else self.job.refusal()))
             self._look_at_nodes(board, pods)
+            self._tell_waiting(board, waiting(pods) if run else "")
             ended = outcome(job, pods)
             # The last lines arrive a moment after the Job's end is seen.
             self._drain(board, POLL_SECONDS)
@@ -141,6 +146,12 @@ class JobWatch:
         for node in self._silent.keys() - silent.keys():
             board.print(f"node {node} answers again, or its pods are replaced")
         self._silent = silent
+
+    def _tell_waiting(self, board: Board, text: str) -> None:
+        """Say once which workers wait while others train."""
+        if text and text != self._waiting:
+            board.print(text, "yellow")
+        self._waiting = text
 
     def _follow_logs(self, pods: list[dict[str, Any]]) -> bool:
         """Read the logs that are not read already or to their end; return whether there were any."""
@@ -193,7 +204,11 @@ def outcome(job: dict[str, Any], pods: list[dict[str, Any]]) -> Outcome | None:
         return Outcome(succeeded=True, result=_result(pods))
     if condition.get("type") == "Failed":
         reason = _result(pods).get("message") or condition.get("message") or "no reason given"
+        if condition.get("reason") == "DeadlineExceeded":  # the pods were merely asked to end
+            reason = "the time of job.maxHours is up"
         return Outcome(succeeded=False, message=str(reason))
+    if condition.get("type") == "Stopped":
+        return Outcome(succeeded=False, message=condition["message"], stopped=True)
     return None
 
 
@@ -213,11 +228,13 @@ def report(console: Console, target: Target, outcome: Outcome, stack: str, local
 
     write("")
     if not outcome.succeeded:
-        write(f"The training failed: {outcome.message}", "bold red")
+        how = f"is stopped {outcome.message}" if outcome.stopped else f"failed: {outcome.message}"
+        write(f"The training {how}", "bold red")
         if local:
             write(f"  once in a shell, for the commands below: {ENTER}")
-        write(f"  logs: {target.commands.get('logsCommand', '')}")
-        write(f"  to retry after fixing it: {target.commands.get('retryCommand', '')}")
+        if not outcome.stopped:
+            write(f"  logs: {target.commands.get('logsCommand', '')}")
+        write(f"  to go on from its newest checkpoint: {target.resume}")
         return
     done, known = outcome.result, figures(outcome.result)
     loss, start = known.get("validation_loss"), known.get("initial_validation_loss")

@@ -72,7 +72,12 @@ def _head(found: State, target: Target, now: datetime) -> Text:
     text = Text.assemble(
         (plain(found.condition), style), f"{lasted}   {target.namespace}/{found.job} on {target.context}"
     )
-    text.append(f"\nworkers  {found.active} of {found.wanted} active, {found.failed} failed")
+    # Not the Job's `active`, which counts pods without a node.
+    running = sum(pod.state == "Running" for pod in found.pods)
+    text.append(f"\nworkers  {running} of {found.wanted} run, {found.failed} failed")
+    waits = [pod.state for pod in found.pods if pod.state.startswith("waiting for a node")]
+    if waits:
+        text.append(f", {len(waits)} {plain(waits[0])}", "yellow")
     return text
 
 

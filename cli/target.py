@@ -131,6 +131,11 @@ class Target:
     kubeconfig: str | None = None
     """The file with the context; None: wherever kubectl looks."""
 
+    @property
+    def resume(self) -> str:
+        """The command that starts the training again."""
+        return self.commands.get("resumeCommand", "trainyard resume")
+
 
 def target_of(stack: str) -> Target:
     """Ask Pulumi for the outputs of a stack. Raises CommandError, and FileNotFoundError without Pulumi."""

@@ -178,7 +178,9 @@ class Registry:
     cache: str = ":cache"
     """Suffix that makes an image's name that of its build cache, whose tag must be mutable."""
     login: Login | None = None
-    """Credentials for a push; None: Docker's own on this machine."""
+    """Credentials for a push; None: the builder's own on this machine."""
+    authfile: str | None = None
+    """File with buildah's credentials for a push (containers-auth.json); None: its own."""
 
 
 @dataclass(frozen=True, kw_only=True)

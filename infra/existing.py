@@ -29,6 +29,7 @@ class Offer:
 
     registry: str | None = None
     registryInsecure: bool = False
+    registryAuth: str | None = None
     builder: str | None = None
     storagePath: str | None = None
     baseImage: str | None = None
@@ -66,7 +67,12 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
         provider=provider,
         workers=_workers(config, runnable),
         storage=storage,
-        registry=Registry(address=registry, insecure=image.insecure, compression=compression("existing"))
+        registry=Registry(
+            address=registry,
+            insecure=image.insecure,
+            compression=compression("existing"),
+            authfile=offer.registryAuth if registry == offer.registry else None,
+        )
         if registry
         else None,
         builder=image.builder,

@@ -94,7 +94,9 @@ class ContainerImage(pulumi.ComponentResource):
         self.register_outputs({"reference": self.reference})
 
 
-def build_ahead(base_image: str, registry: str, tell: Callable[[str], None], environment: Mapping[str, str]) -> str:
+def build_ahead(
+    base_image: str, registry: str, tell: Callable[[str], None], environment: Mapping[str, str], authfile: str
+) -> str:
     """Build and push the trainer's image as a stack on an existing cluster would, so that the stack finds it built.
 
     Returns the image's reference by digest.
@@ -108,7 +110,9 @@ def build_ahead(base_image: str, registry: str, tell: Callable[[str], None], env
     version = content_hash(TRAINER, build_args)
     target, context = _target(TRAINER, registry, version), str(ROOT / stage(TRAINER, version))
     run = partial(buildah.run_and_show, tell=lambda text: tell(text.removeprefix("image: ")), environment=environment)
-    digest = buildah.publish(target, context, TRAINER.dockerfile, build_args, True, compression("existing"), run)
+    properties = {"target": target, "context": context, "dockerfile": TRAINER.dockerfile, "buildArgs": build_args}
+    properties |= {"insecure": True, "compression": compression("existing"), "authfile": authfile}
+    digest = buildah.publish(properties, run)
     return f"{target.rpartition(':')[0]}@{digest}"
 
 
@@ -194,6 +198,7 @@ def _buildah(
         build_args=build_args,
         insecure=registry.insecure,
         compression=registry.compression,
+        authfile=registry.authfile,
         opts=opts,
     )
     return image.reference
@@ -209,8 +214,11 @@ def _buildkit(
     assert registry is not None
     repository = pulumi.Output.from_input(registry.address).apply(recipe.repository_in)
     cache = pulumi.Output.concat("type=registry,ref=", repository, registry.cache)
+    # What a build takes from a cache is what the image runs. A registry without accounts lets everybody who reaches it
+    # write the cache's tag; there the builder's own cache serves.
+    shares = not registry.insecure
     # Attributes as buildx takes them: the plugin's type for exports writes `insecure`, where BuildKit's attribute is
-    # `registry.insecure`, and its types for caches have no such field (pulumi-docker-build 0.0.22, provider/internal).
+    # `registry.insecure` (pulumi-docker-build 0.0.22, provider/internal).
     plain = ",registry.insecure=true" if registry.insecure else ""
     context = stage(recipe, version)
     login = registry.login
@@ -228,12 +236,14 @@ def _buildkit(
         build_args=build_args,
         # A laptop with another architecture builds for the nodes too.
         platforms=[docker_build.Platform.LINUX_AMD64],
-        cache_from=[docker_build.CacheFromArgs(raw=pulumi.Output.concat(cache, plain))],
+        cache_from=[docker_build.CacheFromArgs(raw=cache)] if shares else None,
         cache_to=[
             docker_build.CacheToArgs(
-                raw=pulumi.Output.concat(cache, f",mode=max,image-manifest=true,{LAYERS[registry.compression]}{plain}")
+                raw=pulumi.Output.concat(cache, f",mode=max,image-manifest=true,{LAYERS[registry.compression]}")
             )
-        ],
+        ]
+        if shares
+        else None,
         registries=[docker_build.RegistryArgs(address=login.server, username=login.user, password=login.password)]
         if login
         else None,

@@ -6,6 +6,7 @@ sentence under a field is its documentation in docs/configuration.md. `training:
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Annotated, Literal
 
@@ -51,6 +52,16 @@ Hours = Annotated[float, Field(gt=0, le=24 * 365)]
 Minutes = Annotated[int, Field(ge=1, le=7 * 24 * 60)]
 
 
+def _addresses(given: tuple[str, ...]) -> tuple[str, ...]:
+    """IP addresses and ranges, in CIDR notation."""
+    for text in given:
+        try:
+            ipaddress.ip_network(text)
+        except ValueError:
+            raise ValueError(f"'{text}' is no address; give one as 10.0.0.10, or a range as 10.0.0.0/28") from None
+    return tuple(str(ipaddress.ip_network(text)) for text in given)
+
+
 class ClusterConfig(Section):
     kind: str = "existing"
     """Where the cluster comes from. `existing`: one that a kubeconfig reaches, which the stack neither creates nor
@@ -70,6 +81,9 @@ class ClusterConfig(Section):
     replace: bool = False
     """Allow a change that replaces the cluster, all that the stack has in it, or its data; otherwise `pulumi preview`
     and `up` refuse such a change. Set it for one `up`."""
+    dns: Annotated[tuple[str, ...], AfterValidator(_addresses)] = ()
+    """Addresses of name servers that the pods may ask, as 10.0.0.10 or 10.0.0.0/28, where the cluster's DNS is none
+    of the usual ones (workloads/dns.yaml): CoreDNS in kube-system, NodeLocal DNSCache, Cloud DNS, OpenShift's."""
     ttl_hours: Hours | None = None
     """The workflow ttl.yml destroys a forgotten stack this long after its last `pulumi up`, with the data on its own
     storage. Default: never."""

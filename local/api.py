@@ -69,7 +69,8 @@ def http_health(url: str) -> Callable[[], str | None]:
         try:
             open_url(urllib.request.Request(url), context)
         except OSError as error:
-            return reason(error)
+            # Who asks for credentials serves.
+            return None if getattr(error, "code", None) == 401 else reason(error)
         return None
 
     return check

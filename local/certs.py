@@ -147,7 +147,15 @@ def _general_name(name: str) -> x509.GeneralName:
 
 
 def _write_key(path: Path, pair: ec.EllipticCurvePrivateKey) -> None:
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600)
     form, encryption = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    path.write_bytes(pair.private_bytes(serialization.Encoding.PEM, form, encryption))
+    write_private(path, pair.private_bytes(serialization.Encoding.PEM, form, encryption))
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace a file atomically by one that its owner alone may read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".new")
+    temporary.unlink(missing_ok=True)
+    temporary.touch(mode=0o600)
+    temporary.write_bytes(content)
+    temporary.replace(path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from local import api, certs, cgroups, kubeconfig, network, paths
+from local import api, certs, cgroups, credentials, kubeconfig, network, paths
 from local.processes import Daemon
 from local.toolchain import program
 
@@ -24,6 +24,7 @@ def daemon(name: str, health: Callable[[], str | None] | None = None, pause: str
     """Return the daemon as it would start now, and write its configuration. `pause`: containerd's sandbox image."""
     row = table()[name]
     files = [configure(file, pause=pause) for file in row.get("configuration", ())]
+    files += [credentials.htpasswd()] if name == "registry" else []
     files += [kubeconfig.component(name)] if row.get("identity") else []
     files += [Path(_filled(file)) for file in row.get("files", ())]
     return Daemon(

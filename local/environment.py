@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,6 +13,15 @@ from local import images, network, paths, toolchain
 
 USER_PULUMI = Path.home() / ".pulumi"
 FETCH_SECONDS = 180
+
+
+#: Stands for a program that Pulumi starts, and ends with it. A killed engine tells its language host nothing: that
+#: asks after five minutes, waits for an answer, and ends half an hour later (pulumi sdk v3.79.0, rpcutil/health.go).
+TIED = """\
+#!/bin/sh
+# Written by trainyard: the program beside this file ends with the process that started it.
+exec setpriv --pdeathsig KILL "$0.real" "$@"
+"""
 
 
 def _outside_path() -> str:
@@ -167,11 +177,28 @@ def prepare() -> None:
     _join_pulumi()
 
 
+def tie(program: Path) -> None:
+    """Let a program that Pulumi starts end with it, where Linux's setpriv is."""
+    real = program.with_name(f"{program.name}.real")
+    if not shutil.which("setpriv") or (program.exists() and program.read_bytes()[: len(TIED)] == TIED.encode()):
+        return
+    with tempfile.TemporaryDirectory(dir=program.parent) as folder:
+        made = Path(folder) / program.name
+        made.write_text(TIED)
+        made.chmod(0o755)
+        with contextlib.suppress(FileExistsError, FileNotFoundError):  # another command was faster
+            if not real.exists():
+                real.hardlink_to(program)
+            made.replace(program)
+
+
 def _join_pulumi() -> None:
     """Link Pulumi into its language host's folder: Pulumi warns of each plugin that it finds elsewhere on PATH."""
     pulumi, host = (toolchain.BY_NAME[name] for name in toolchain.PULUMI_TOOLS)
     if not (toolchain.is_built(pulumi) and toolchain.is_built(host)):
         return
+    for name in host.programs.keys() | {Path(path).name for _, path in host.scripts if not path.endswith("-exec")}:
+        tie(toolchain.bin_directory(host) / name)
     built, beside = toolchain.bin_directory(pulumi) / "pulumi", toolchain.bin_directory(host) / "pulumi"
     if not (beside.exists() and beside.samefile(built)):
         with contextlib.suppress(FileExistsError):  # another command was faster

@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from local import api, network, paths, toolchain
+from local import api, credentials, network, paths, toolchain
 from local.daemons import configure
 from local.shell import run
 
@@ -34,8 +34,9 @@ def registry_has(reference: str) -> bool:
     """Whether the registry has an image, given as HOST:PORT/NAME@DIGEST."""
     name, _, digest = reference.removeprefix(f"{network.REGISTRY}/").partition("@")
     url = f"http://{network.REGISTRY}/v2/{name}/manifests/{digest}"
+    headers = {"Accept": ACCEPT, "Authorization": credentials.authorization()}
     try:
-        api.open_url(urllib.request.Request(url, headers={"Accept": ACCEPT}, method="HEAD"))
+        api.open_url(urllib.request.Request(url, headers=headers, method="HEAD"))
     except urllib.error.HTTPError:
         return False
     return True
@@ -51,7 +52,9 @@ def buildah_environment() -> dict[str, str]:
 
 
 def buildah(*arguments: str, what: str) -> str:
-    return run(["buildah", *arguments], what, **buildah_environment()).strip()
+    # Not in buildah_environment, which the user's shell has: there it would hide the accounts of other registries.
+    account = {"REGISTRY_AUTH_FILE": str(credentials.file())}
+    return run(["buildah", *arguments], what, **buildah_environment(), **account).strip()
 
 
 def reference(name: str) -> str | None:

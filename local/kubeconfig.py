@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from local import certs, network, paths
+from local import certs, credentials, network, paths
 
 CONTEXT = "trainyard-local"
 EXTENSION = "trainyard"
@@ -43,12 +43,7 @@ def build(identity: str, extension: dict[str, Any] | None = None) -> dict[str, A
 
 def write(path: Path, content: dict[str, Any]) -> None:
     """Replace the file atomically, readable by its owner alone: it contains a key."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".new")
-    temporary.unlink(missing_ok=True)
-    temporary.touch(mode=0o600)
-    temporary.write_text(json.dumps(content, indent=1) + "\n")  # JSON is YAML
-    temporary.replace(path)
+    certs.write_private(path, (json.dumps(content, indent=1) + "\n").encode())  # JSON is YAML
 
 
 def component(identity: str) -> Path:
@@ -63,6 +58,7 @@ def write_user(base_image: str, etcd_image: str) -> None:
     extension = {
         "registry": network.REGISTRY,
         "registryInsecure": True,
+        "registryAuth": str(credentials.file()),
         "builder": "buildah",
         "storagePath": str(paths.STORAGE),
         "baseImage": base_image,

@@ -90,7 +90,16 @@ def ensure() -> bool:
     if not Path("/proc/sys/net/bridge").exists():
         run(["modprobe", "br_netfilter"], "load the kernel's br_netfilter, without which no pod reaches a Service")
     set_kernel("net.bridge.bridge-nf-call-iptables", "let iptables see what pods send each other")
+    guard_registry()
     return fresh
+
+
+def guard_registry() -> None:
+    """Let the node's containerd and this host alone connect to the registry: neither pods nor a network behind us."""
+    rule = f"INPUT -p tcp --dport {REGISTRY.rpartition(':')[2]} ! -i lo ! -s {HOST_ADDRESS} -j REJECT"
+    inside = ["nsenter", f"--net={NETNS_FILE}", "--", "iptables", "-w"]
+    if subprocess.run([*inside, "-C", *rule.split()], capture_output=True).returncode:
+        run([*inside, "-I", *rule.split()], "keep pods from the node's registry")
 
 
 def _remove_device() -> None:

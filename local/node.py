@@ -1,7 +1,7 @@
 """Requests to containerd and the API server about the node: health, image pulls, RBAC roles, readiness."""
 
-from local import api, certs, network, paths
-from local.daemons import configure, daemon, write
+from local import api, certs, credentials, network, paths
+from local.daemons import TEMPLATES, daemon, write
 from local.processes import Daemon, read_record
 
 PULL_SECONDS = 600.0
@@ -9,7 +9,8 @@ PULL_SECONDS = 600.0
 
 def containerd(pause: str) -> Daemon:
     """Write containerd's configuration; return the daemon. `pause` is the sandbox image's reference."""
-    configure("hosts.toml", paths.CONFIGURATION / "certs.d" / network.REGISTRY / "hosts.toml")
+    hosts = (TEMPLATES / "hosts.toml").read_text().format(network=network, authorization=credentials.authorization())
+    certs.write_private(paths.CONFIGURATION / "certs.d" / network.REGISTRY / "hosts.toml", hosts.encode())
     write(paths.CONFIGURATION / "cni/10-trainyard.conflist", network.cni_configuration())
     return daemon("containerd", containerd_health, pause=pause)
 

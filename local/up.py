@@ -21,6 +21,7 @@ from local import (
     api,
     certs,
     cgroups,
+    credentials,
     environment,
     images,
     kubeconfig,
@@ -155,7 +156,9 @@ def make_trainer(phases: Phases, base: "Future[str]", runtime: "Future[None]") -
 
     with contextlib.suppress(RuntimeError, OSError):
         with phases.phase("trainer image") as progress:
-            reference = build_ahead(base_image, network.REGISTRY, progress, images.buildah_environment())
+            reference = build_ahead(
+                base_image, network.REGISTRY, progress, images.buildah_environment(), str(credentials.file())
+            )
         runtime.result()
         with phases.phase("trainer image on the node"):
             node.pull(reference)

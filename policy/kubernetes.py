@@ -138,7 +138,7 @@ def secrets_by_reference(resource: Resource, stack: Stack) -> Iterator[str]:
     for _, container, named in _all_containers(resource):
         for variable in container.get("env") or []:
             if SECRET.search(str(variable.get("name"))) and variable.get("value"):
-                yield f"{named} gets {variable['name']} as text; use envFrom.secretRef"
+                yield f"{named} gets {variable['name']} as text; use valueFrom.secretKeyRef"
 
 
 def goes_with_cluster(resource: Resource, stack: Stack) -> Iterator[str]:

@@ -51,6 +51,7 @@ RUN_BY = {
     r"trainyard evaluate --stack local --tasks my_task": "tests/e2e/test_evaluate.py",
     r"trainyard (status|logs) --stack local": "tests/e2e/test_status.py",
     r"trainyard follow --stack local": E2E,
+    r"trainyard (stop|resume) --stack local": "tests/e2e/test_lifecycle.py",
     r"kubectl exec --namespace=trainyard deployment/tensorboard -- (python -m trainer\.report|cat )": DATA,
     r"pulumi (up|preview|destroy|config set) --stack local": E2E,
     r"pulumi stack init": "tests/e2e/cloud_stack.py",

@@ -3,7 +3,7 @@
     python -m trainer.fetch --model NAME --output FOLDER
     python -m trainer.fetch --questions hf:squad --output FOLDER
 
-Training pods can reach only each other; this runs before them, where the hub can be reached. Every file is verified
+Trainers reach no hub (workloads/workspace.py); this runs before them, where it can be reached. Every file is verified
 against the hub's checksum, all files are of one revision, and after a kill the same command continues where it stopped.
 """
 

@@ -24,7 +24,7 @@ from workloads.pod import (
     trainer_mounts,
     trainer_pod,
 )
-from workloads.secrets import environment_of
+from workloads.secrets import HUB, Tokens
 from workloads.workspace import Workspace
 
 
@@ -40,7 +40,7 @@ class Dataset(pulumi.ComponentResource):
         name: str,
         config: StackConfig,
         workspace: Workspace,
-        tokens: k8s.core.v1.Secret | None = None,
+        tokens: Tokens,
     ):
         super().__init__("trainyard:workloads:Dataset", name, None, workspace.component())
         text = config.dataset
@@ -141,7 +141,7 @@ def _pod(
     command: list[str],
     fetches: list[list[str]],
     workspace: Workspace,
-    tokens: k8s.core.v1.Secret | None,
+    tokens: Tokens,
     account: k8s.core.v1.ServiceAccount | None,
 ) -> k8s.core.v1.PodSpecArgs:
     config, keys = stack.dataset, json.dumps(stack_keys(stack.training))
@@ -152,8 +152,10 @@ def _pod(
             image=workspace.image.reference,
             args=["python", "-m", *command],
             # This pod may reach the Hugging Face hub; by default the image is offline.
-            env=environment(TRAINER_ENVIRONMENT | {"HF_HUB_OFFLINE": "0", STACK_KEYS: keys}),
-            env_from=environment_of(tokens),
+            env=[
+                *environment(TRAINER_ENVIRONMENT | {"HF_HUB_OFFLINE": "0", STACK_KEYS: keys}),
+                *tokens.environment(HUB),
+            ],
             resources=resources(config.cpu, config.memory_gib),
             security_context=container_security(),
             volume_mounts=trainer_mounts(),

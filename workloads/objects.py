@@ -144,8 +144,11 @@ def make_claim(
     return core.PersistentVolumeClaim(name, metadata=described, spec=spec, opts=opts)
 
 
-#: (the pods that may connect, or None for anybody; the ports, or None for all)
-Peers = tuple["k8s.meta.v1.LabelSelectorArgs | None", "list[k8s.networking.v1.NetworkPolicyPortArgs] | None"]
+#: (the pods of the namespace that may connect, or others, or None for anybody; the ports, or None for all)
+Peers = tuple[
+    "k8s.meta.v1.LabelSelectorArgs | list[k8s.networking.v1.NetworkPolicyPeerArgs] | None",
+    "list[k8s.networking.v1.NetworkPolicyPortArgs] | None",
+]
 
 
 def ports(*numbers: int, protocols: Sequence[str] = ("TCP",)) -> list[k8s.networking.v1.NetworkPolicyPortArgs]:
@@ -165,8 +168,10 @@ def make_policy(
     """Deny the pods every connection of a direction but those listed; None leaves the direction to other policies."""
     net = k8s.networking.v1
 
-    def peers(selector: k8s.meta.v1.LabelSelectorArgs | None) -> list[net.NetworkPolicyPeerArgs] | None:
-        return [net.NetworkPolicyPeerArgs(pod_selector=selector)] if selector else None
+    def peers(
+        who: k8s.meta.v1.LabelSelectorArgs | list[net.NetworkPolicyPeerArgs] | None,
+    ) -> list[net.NetworkPolicyPeerArgs] | None:
+        return who if isinstance(who, list) or who is None else [net.NetworkPolicyPeerArgs(pod_selector=who)]
 
     inward = [net.NetworkPolicyIngressRuleArgs(from_=peers(who), ports=where) for who, where in ingress or ()]
     outward = [net.NetworkPolicyEgressRuleArgs(to=peers(who), ports=where) for who, where in egress or ()]

@@ -53,8 +53,8 @@ def export(
         "logsCommand", f"{kubectl} logs --selector batch.kubernetes.io/job-name={training.job_name} --follow --prefix"
     )
     stack = shlex.quote(pulumi.get_stack())
-    # A failed Job stays until somebody has looked at it.
-    pulumi.export("retryCommand", f"pulumi up --stack {stack} --replace '**Job::training'")
+    # An ended Job stays until somebody has looked at it: no `pulumi up` starts it again unasked.
+    pulumi.export("resumeCommand", f".venv/bin/trainyard resume --stack {stack}")
     pulumi.export("uploadCommand", f".venv/bin/trainyard upload --stack {stack} FOLDER")
     pulumi.export("fetchCommand", f".venv/bin/trainyard fetch --stack {stack}")
     if config.tensorboard.enabled:

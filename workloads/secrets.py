@@ -1,38 +1,59 @@
-"""The configuration's tokens as Secrets: one for the environment of pods, one for image pulls."""
+"""The configuration's tokens as Secrets: one for the environment of the pods that use one, one for image pulls."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+from dataclasses import dataclass
 
 import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.buildx import credentials_name
 from infra.cluster import Cluster
-from infra.config import SecretsConfig, StackConfig
+from infra.config import SecretsConfig, StackConfig, TrainingConfig
 from trainer.contract import CACHE_KEY
 from workloads.certificates import CompileKey
 from workloads.objects import metadata
 from workloads.workspace import Namespace
 
+#: The hub's token, for the pods that fetch from there: a trainer is offline.
+HUB = "HF_TOKEN"
+#: The key of Weights & Biases, for the trainers that log there.
+WANDB = "WANDB_API_KEY"
 #: Environment variable -> field of the configuration.
-VARIABLES = {"HF_TOKEN": "hugging_face_token", "WANDB_API_KEY": "wandb_api_key"}
+VARIABLES = {HUB: "hugging_face_token", WANDB: "wandb_api_key"}
 
 
-def store_tokens(config: SecretsConfig, cluster: Cluster, namespace: Namespace) -> k8s.core.v1.Secret | None:
-    """The Secret; None when no token is configured. Its values are secret in Pulumi's state, too."""
+@dataclass(frozen=True)
+class Tokens:
+    """The given tokens; each pod gets those that it uses, and no other."""
+
+    secret: k8s.core.v1.Secret | None
+    names: frozenset[str]
+
+    def environment(self, name: str) -> list[k8s.core.v1.EnvVarArgs]:
+        """`env` of a container that uses a token; empty where it is not given."""
+        if self.secret is None or name not in self.names:
+            return []
+        key = k8s.core.v1.SecretKeySelectorArgs(name=self.secret.metadata.name, key=name)
+        return [k8s.core.v1.EnvVarArgs(name=name, value_from=k8s.core.v1.EnvVarSourceArgs(secret_key_ref=key))]
+
+
+def store_tokens(config: SecretsConfig, cluster: Cluster, namespace: Namespace) -> Tokens:
+    """The given tokens in a Secret, whose values are secret in Pulumi's state, too."""
     values = {name: getattr(config, field) for name, field in VARIABLES.items()}
     given = {name: pulumi.Output.secret(value.get_secret_value()) for name, value in values.items() if value}
     if not given:
-        return None
-    return k8s.core.v1.Secret(
+        return Tokens(None, frozenset())
+    secret = k8s.core.v1.Secret(
         "tokens",
         metadata=metadata("tokens", namespace.name),
         string_data=given,
         opts=pulumi.ResourceOptions(provider=cluster.provider, deleted_with=namespace.lifetime),
     )
+    return Tokens(secret, frozenset(given))
 
 
 def store_image_pull(config: StackConfig, cluster: Cluster, namespace: Namespace) -> k8s.core.v1.Secret | None:
@@ -65,17 +86,21 @@ def make_compile_key(namespace: Namespace, opts: pulumi.ResourceOptions) -> k8s.
     )
 
 
-def environment_of(*secrets: k8s.core.v1.Secret | None) -> list[k8s.core.v1.EnvFromSourceArgs] | None:
-    """`env_from` of a container."""
-    given = [secret for secret in secrets if secret is not None]
-    sources = [k8s.core.v1.SecretEnvSourceArgs(name=secret.metadata.name) for secret in given]
-    return [k8s.core.v1.EnvFromSourceArgs(secret_ref=source) for source in sources] or None
+def environment_of(secret: k8s.core.v1.Secret | None) -> list[k8s.core.v1.EnvFromSourceArgs] | None:
+    """`env_from` of a container: all of a Secret."""
+    if secret is None:
+        return None
+    return [k8s.core.v1.EnvFromSourceArgs(secret_ref=k8s.core.v1.SecretEnvSourceArgs(name=secret.metadata.name))]
 
 
-def fingerprint(config: SecretsConfig) -> str:
-    """8 of the 64 hash digits over all tokens: differs for other tokens, and reveals none."""
-    # image_pull counts only where it is set: an unset one must not rename running Jobs.
-    values = [getattr(config, field) for field in VARIABLES.values()] + [config.image_pull] * bool(config.image_pull)
+def uses_wandb(training: TrainingConfig) -> bool:
+    return bool(training.metrics.wandb_project)
+
+
+def fingerprint(config: StackConfig) -> str:
+    """8 of the 64 hash digits over a trainer's tokens: differs for other tokens, and reveals none."""
+    wandb = config.secrets.wandb_api_key if uses_wandb(config.training) else None
+    values = [wandb, config.secrets.image_pull]
     if not any(values):
         return ""
     text = "\0".join(value.get_secret_value() if value else "" for value in values)

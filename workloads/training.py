@@ -13,6 +13,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.config import DatasetConfig, StackConfig, TrainingConfig, WorkersConfig
+from infra.existing import find_context
 from trainer.config.schema import arguments, changed
 from workloads.custom_resources import CONTAINER as TRAINJOB_CONTAINER
 from workloads.custom_resources import job_of, make_train_job, request_annotations, request_nodes
@@ -21,7 +22,8 @@ from workloads.elastic import FIELDS, identity, is_elastic, resize
 from workloads.layout import dataset_folder, run_folder, weights_folder
 from workloads.objects import GONE_AT_ONCE, TRAINING_PRIORITY, make_priority_class, make_service, metadata, select
 from workloads.rendezvous import Rendezvous
-from workloads.secrets import environment_of, fingerprint, make_compile_key
+from workloads.scheduling import warn_of_waiting
+from workloads.secrets import WANDB, Tokens, environment_of, fingerprint, make_compile_key, uses_wandb
 from workloads.training_job import SERVICE, job_spec, trainer_pod_spec
 from workloads.workspace import Namespace, Workspace
 
@@ -44,6 +46,8 @@ class Training(pulumi.ComponentResource):
     """Folder of the run in the pods: metrics, status, checkpoints, DONE."""
     told_name: pulumi.Input[str]
     """The Job's name, for the outputs of the stack."""
+    made: pulumi.Resource
+    """What is made last: the Job at the size that is configured now."""
 
     def __init__(
         self,
@@ -52,7 +56,7 @@ class Training(pulumi.ComponentResource):
         workspace: Workspace,
         dataset: Dataset,
         rendezvous: Rendezvous,
-        tokens: k8s.core.v1.Secret | None = None,
+        tokens: Tokens,
         after: Sequence[pulumi.Resource] = (),
         built: Mapping[str, Any] | None = None,
     ):
@@ -71,7 +75,7 @@ class Training(pulumi.ComponentResource):
             settings,
             identity(workers, cluster.workers, elastic),
             job.max_hours,
-            fingerprint(config.secrets),
+            fingerprint(config),
             rendezvous.backend,
             rendezvous.client is not None,
         ]
@@ -91,7 +95,8 @@ class Training(pulumi.ComponentResource):
             elastic,
             workspace,
             rendezvous,
-            secrets=environment_of(tokens, make_compile_key(namespace, opts) if workers.gpus else None),
+            tokens=tokens.environment(WANDB) if uses_wandb(config.training) else [],
+            secrets=environment_of(make_compile_key(namespace, opts) if workers.gpus else None),
             priority=make_priority_class("training", TRAINING_PRIORITY, cluster, namespace.name, self),
         )
         pods = workers.count + workers.spares
@@ -113,9 +118,9 @@ class Training(pulumi.ComponentResource):
             ignore_changes=[f"spec.{field}" for field in FIELDS] if elastic else None,
         )
         if job.runtime == "trainjob":
-            made = make_train_job(name, name_of_job, pods, spec, namespace.name, opts)
+            made = self.made = make_train_job(name, name_of_job, pods, spec, namespace.name, opts)
         else:
-            made = self._job(name, spec, workers, namespace, elastic, opts)
+            made, self.made = self._job(name, spec, workers, namespace, elastic, opts)
         if workers.min < workers.count:
             self._budget(namespace, workers.min)
 
@@ -138,7 +143,8 @@ class Training(pulumi.ComponentResource):
         namespace: Namespace,
         elastic: bool,
         opts: pulumi.ResourceOptions,
-    ) -> pulumi.Resource:
+    ) -> tuple[pulumi.Resource, pulumi.Resource]:
+        """The Job, and what gives it its size."""
         job = k8s.batch.v1.Job(
             name,
             metadata=metadata(
@@ -152,9 +158,13 @@ class Training(pulumi.ComponentResource):
             spec=spec,
             opts=opts,
         )
-        if elastic:
-            resize(f"{name}-size", job, workers, namespace)
-        return job
+        return job, resize(f"{name}-size", job, workers, namespace) if elastic else job
+
+    def warn_of_waiting(self, config: StackConfig, stack: str) -> None:
+        """End an `up` with what waits for a node, on a cluster whose nodes are given."""
+        if context := config.cluster.context:
+            file, _ = find_context(context, config.cluster.kubeconfig, stack)
+            warn_of_waiting(str(file), context, config.cluster.namespace, self.job_name, self.made.urn)
 
     def _budget(self, namespace: Namespace, least: int) -> None:
         """Keep as many workers as a round needs when several nodes are drained at once.

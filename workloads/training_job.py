@@ -85,6 +85,7 @@ def trainer_pod_spec(
     workspace: Workspace,
     rendezvous: Rendezvous,
     *,
+    tokens: list[k8s.core.v1.EnvVarArgs],
     secrets: list[k8s.core.v1.EnvFromSourceArgs] | None,
     priority: pulumi.Output[str],
 ) -> k8s.core.v1.PodSpecArgs:
@@ -113,6 +114,7 @@ def trainer_pod_spec(
             ),
             from_field("POD_IP", "status.podIP"),
             from_field("RDZV_ID", "metadata.labels['batch.kubernetes.io/controller-uid']"),
+            *tokens,
         ],
         env_from=secrets,
         resources=resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores, pool.devices),

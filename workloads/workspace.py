@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster
-from infra.config import TrainingConfig
+from infra.config import StackConfig
 from infra.image import ContainerImage
+from infra.needs import load
 from trainer.contract import ETCD_PORT, STORE_PORT
 from workloads.objects import Peers, make_namespace, make_policy, ports, select
 from workloads.pod import SharedVolume
@@ -30,15 +32,16 @@ class Namespace(pulumi.ComponentResource):
     lifetime: pulumi.Resource
     """`deleted_with` of every namespaced object: deleting this resource deletes them all."""
 
-    def __init__(self, name: str, cluster: Cluster, training: TrainingConfig, depends_on: list[pulumi.Resource]):
-        """`name` is the namespace's name; `depends_on` must outlive it, such as the volume that its claim binds."""
+    def __init__(self, config: StackConfig, cluster: Cluster, depends_on: list[pulumi.Resource]):
+        """`depends_on` must outlive it, such as the volume that its claim binds."""
+        name = config.cluster.namespace
         super().__init__("trainyard:workloads:Namespace", name, None, pulumi.ResourceOptions(provider=cluster.provider))
         opts = pulumi.ResourceOptions(parent=self, depends_on=depends_on, deleted_with=cluster.resource)
         self.resource = make_namespace(name, name, "namespace", POD_SECURITY, opts)
         self.name = self.resource.metadata.name.apply(str)
         self.lifetime = cluster.resource or self.resource
         opts = pulumi.ResourceOptions(parent=self, deleted_with=self.lifetime)
-        for policy_name, (pods, ingress, egress) in _policies(training).items():
+        for policy_name, (pods, ingress, egress) in _policies(config).items():
             make_policy(policy_name, self.name, pods, opts, ingress=ingress, egress=egress)
         self.register_outputs({"name": self.name})
 
@@ -80,12 +83,31 @@ class Workspace:
         return pulumi.ResourceOptions(parent=by, deleted_with=self.namespace.lifetime)
 
 
+def _dns(own: Sequence[str]) -> list[Peers]:
+    """The cluster's name servers (dns.yaml), and those at the addresses `own`, in CIDR notation."""
+    net, select_by = k8s.networking.v1, k8s.meta.v1.LabelSelectorArgs
+    found: list[Peers] = []
+    for port, servers in load(Path(__file__).with_name("dns.yaml")).items():
+        peers = [
+            net.NetworkPolicyPeerArgs(
+                namespace_selector=select_by(match_labels={"kubernetes.io/metadata.name": each["namespace"]}),
+                pod_selector=select_by(match_labels=each["labels"]) if each["labels"] else None,
+            )
+            for each in servers["pods"]
+        ]
+        addresses = [*servers["addresses"], *own]
+        peers += [net.NetworkPolicyPeerArgs(ip_block=net.IPBlockArgs(cidr=cidr)) for cidr in addresses]
+        found.append((peers, ports(int(port), protocols=("UDP", "TCP"))))
+    return found
+
+
 def _policies(
-    training: TrainingConfig,
+    config: StackConfig,
 ) -> dict[str, tuple[k8s.meta.v1.LabelSelectorArgs, Sequence[Peers] | None, Sequence[Peers] | None]]:
     """Policies by name: (pods, who may connect to them, where they may connect). All else is denied.
 
-    DNS is allowed for all. Trainers reach each other, the rendezvous and their metrics exporters; the dataset Job
+    All reach the cluster's name servers, and so, by names that those look up elsewhere, any of these can tell something
+    to the world. Trainers reach each other and the rendezvous, and with wandb any server's port 443; the dataset Job
     reaches the web. The network plug-in has to enforce them (GKE Dataplane V2, EKS VPC CNI with its policy agent,
     Calico, Cilium, the local node with `up --policies`). The node mounts the storage, and port-forward enters through
     the kubelet: neither needs a rule.
@@ -94,20 +116,18 @@ def _policies(
     trainer, etcd, dataset = (select(name) for name in ("trainer", "rendezvous", "dataset"))
     # The rendezvous listens on one of the two.
     client = ports(ETCD_PORT, STORE_PORT)
-    # 5353: OpenShift's DNS pods listen there, and its network checks packets behind the Service's address.
-    dns = ports(53, 5353, protocols=("UDP", "TCP"))
     # All ports: gloo, NCCL and the TCPStore listen on ephemeral ones.
     ingress: list[Peers] = [(trainer, None)]
     egress: list[Peers] = [(trainer, None), (etcd, client)]
-    if training.metrics.wandb_project:
+    if config.training.metrics.wandb_project:
         # If denied, wandb delays each start of a worker by a minute and is left out. No policy can name its server.
         egress.append((None, ports(443)))
-    if scraped := training.metrics.prometheus_port:
+    if scraped := config.training.metrics.prometheus_port:
         # The scraper runs in another namespace, or on the node.
         ingress.append((None, ports(scraped)))
     return {
         "default-deny": (everyone, [], []),
-        "allow-dns": (everyone, None, [(None, dns)]),
+        "allow-dns": (everyone, None, _dns(config.cluster.dns)),
         "trainers": (trainer, ingress, egress),
         # A writer there can end the training but not run code in it (trainer/elastic/rendezvous_state.py).
         "rendezvous": (etcd, [(trainer, client)], None),

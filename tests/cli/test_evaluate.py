@@ -44,7 +44,7 @@ def pod_of(made: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_job_has_a_workers_place_and_nothing_elastic() -> None:
     job = training(recorded("gcp-a100"))
-    made = evaluate.manifest(job, OPTIONS)
+    made = evaluate.manifest(job, OPTIONS, [])
     spec, theirs = pod_of(made), job["spec"]["template"]["spec"]
     (container,), (worker,) = spec["containers"], theirs["containers"]
     for name in ("nodeSelector", "tolerations", "securityContext"):
@@ -69,10 +69,19 @@ def test_the_job_has_a_workers_place_and_nothing_elastic() -> None:
 
 
 def test_only_the_hubs_token_goes_with_it(job: dict[str, Any]) -> None:
-    worker = pod_of(job)["containers"][0]
-    worker["envFrom"] = [{"secretRef": {"name": name}} for name in ("tokens-1a2b3c", "compile-key-4d5e6f")]
-    (container,) = pod_of(evaluate.manifest(job, OPTIONS))["containers"]
-    assert container["envFrom"] == [{"secretRef": {"name": "tokens-1a2b3c"}}]
+    """It is the dataset Job's: a trainer has none."""
+    worker, reference = pod_of(job)["containers"][0], {"secretKeyRef": {"name": "tokens-1a2b3c", "key": "HF_TOKEN"}}
+    worker["envFrom"] = [{"secretRef": {"name": "compile-key-4d5e6f"}}]
+    worker["env"].append({"name": "WANDB_API_KEY", "valueFrom": {"secretKeyRef": {"key": "WANDB_API_KEY"}}})
+    token = {"name": "HF_TOKEN", "valueFrom": reference}
+    dataset = {"spec": {"template": {"spec": {"containers": [{"env": [{"name": "HOME", "value": "/tmp"}, token]}]}}}}
+    for jobs, wanted in (([], []), ([{**dataset}], [token]), ([dataset, dataset], [token])):
+        api: Any = Api(job, 0, "")
+        api.jobs = jobs
+        found = evaluate.hub_token(TrainingJob(api, api, "n", "train-small"))
+        (container,) = pod_of(evaluate.manifest(job, OPTIONS, found))["containers"]
+        assert [each for each in container["env"] if "valueFrom" in each] == wanted
+        assert "envFrom" not in container
 
 
 def test_the_processes_of_a_worker_share_the_examples() -> None:
@@ -87,7 +96,7 @@ def test_the_processes_of_a_worker_share_the_examples() -> None:
 
 
 def test_another_evaluation_has_another_name(job: dict[str, Any]) -> None:
-    names = {evaluate.manifest(job, [*OPTIONS, *more])["metadata"]["name"] for more in ([], [], ["--limit", "3"])}
+    names = {evaluate.manifest(job, [*OPTIONS, *more], [])["metadata"]["name"] for more in ([], [], ["--limit", "3"])}
     assert len(names) == 2
 
 
@@ -107,6 +116,7 @@ class Api:
         self.job, self.code, self.log, self.last = job, code, log, last
         self.made: dict[str, Any] | None = None
         self.calls: list[str] = []
+        self.jobs: list[dict[str, Any]] = []
         self.looks = 0
 
     def create_namespaced_job(self, namespace: str, body: dict[str, Any]) -> None:
@@ -128,6 +138,9 @@ class Api:
             kind = "Failed" if self.code else "Complete"
             self.made["status"] = {"conditions": [{"type": kind, "status": "True", "message": "backoff limit"}]}
         return SimpleNamespace(data=json.dumps(self.made))
+
+    def list_namespaced_job(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(data=json.dumps({"items": self.jobs}))
 
     def list_namespaced_pod(self, *_: Any, **__: Any) -> Any:
         if self.made is None:

@@ -246,9 +246,25 @@ def test_waiting_says_for_what() -> None:
     image = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}
     assert why_waiting([pod(containerStatuses=[image])]) == "ImagePullBackOff: not found"
     condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu"}
-    assert why_waiting([pod(conditions=[condition])]) == "waiting for a node: 0/1 nodes: Insufficient cpu"
+    said = "waiting for a node: 0/1 nodes: Insufficient cpu; lower workers.cpu or workers.count"
+    assert why_waiting([pod(conditions=[condition])]) == said
     assert why_waiting([]) == "waiting for the Job controller"
     assert why_waiting([], "exceeded quota: gpus") == "the cluster refuses the pods: exceeded quota: gpus"
+
+
+def test_a_worker_that_waits_while_others_train_is_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By no log line: it has no log."""
+    monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.05)
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu"}
+    pods = [pod(phase="Running"), {**pod(phase="Pending", conditions=[condition]), "metadata": {"name": "train-1"}}]
+    answers = [({"status": {}}, pods)] * 3 + [(job("Complete"), [pod(exit_code=0, phase="Succeeded")])]
+    api: Any = Api(answers, [])
+    told: list[str] = []
+    observer: Any = SimpleNamespace(
+        look=lambda _: None, line=lambda pod, line: None, print=lambda text, style: told.append(text)
+    )
+    JobWatch(TrainingJob(api, api, "n", "j")).follow(observer)
+    assert told == ["1 worker waits for a node: 0/1 nodes: Insufficient cpu; lower workers.cpu or workers.count"]
 
 
 def test_a_quota_or_a_policy_that_refuses_the_pods_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +335,7 @@ def test_a_model_that_this_machine_does_not_see_is_fetched_and_make_up_is_for_th
 
 def test_a_failure_shows_its_reason_and_how_to_try_again() -> None:
     console = Console(file=io.StringIO(), width=100, record=True)
-    commands = {"logsCommand": "kubectl logs", "retryCommand": "pulumi up --stack s --replace '**Job::training'"}
+    commands = {"logsCommand": "kubectl logs", "resumeCommand": "trainyard resume --stack s"}
     report(
         console,
         Target("c", "n", "job", None, commands),
@@ -328,5 +344,6 @@ def test_a_failure_shows_its_reason_and_how_to_try_again() -> None:
         True,
     )
     shown = console.export_text()
-    assert in_order(shown, "The training failed: loss is nan at step 3", "local env", "kubectl logs", "pulumi up")
-    assert "pulumi up --stack s --replace '**Job::training'" in shown
+    assert in_order(
+        shown, "The training failed: loss is nan at step 3", "local env", "kubectl logs", "trainyard resume --stack s"
+    )

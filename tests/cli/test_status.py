@@ -83,7 +83,7 @@ def test_a_running_training_on_one_screen() -> None:
     text = shown(state(job(), [first, second, pod(2, "Pending")], logs))
     for expected in [
         "Running for 30:00   trainyard/train-small-1 on trainyard-local",
-        "2 of 3 active, 1 failed",
+        "2 of 3 run, 1 failed",
         "round 3  step 120/500  loss 3.210  validation 3.500 (1.200 bits/byte)  1,234 tokens/s  1:20 to go",
         "newest checkpoint: step 100",
         "round 3 ended: signal 9",
@@ -158,8 +158,11 @@ def test_before_the_first_pod_it_says_what_is_waited_for() -> None:
         "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu"}],
     }
     text = shown(state(job(active=1), [unschedulable], {}))
-    assert "Waiting for a node: 0/1 nodes: Insufficient cpu" in text
+    assert "Waiting for a node: 0/1 nodes: Insufficient cpu; lower workers.cpu or workers.count" in text
     assert "no step yet" in text
+    # The Job counts a pod without a node as active.
+    beside = shown(state(job(active=3), [pod(1), pod(2), unschedulable], {}))
+    assert "2 of 3 run, 1 failed, 1 waiting for a node: 0/1 nodes: Insufficient cpu; lower" in beside
 
 
 def test_status_json_goes_before_the_logs_where_it_can_be_seen(tmp_path: Path) -> None:

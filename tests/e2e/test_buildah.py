@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.buildah import BuildahProvider, registry_digest
+from infra import buildah
+from infra.buildah import BuildahProvider, registry_has
+from local import credentials
 from local.network import REGISTRY
 
 pytestmark = pytest.mark.cluster
@@ -23,19 +27,51 @@ def image(node_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "hello").write_text(uuid.uuid4().hex)
     monkeypatch.chdir(tmp_path)
     target = f"{REGISTRY}/test/hello:{uuid.uuid4().hex[:12]}"
-    where = {"target": target, "context": ".", "dockerfile": "Dockerfile", "insecure": True, "compression": "zstd"}
+    monkeypatch.setattr(buildah, "ROOT", tmp_path)
+    where = {
+        "authfile": str(credentials.file()),
+        "target": target,
+        "context": ".",
+        "dockerfile": "Dockerfile",
+        "insecure": True,
+        "compression": "zstd",
+    }
     return {**where, "buildArgs": {"GREETING": "hi"}}
 
 
 def test_an_image_is_built_pushed_and_named_by_its_digest(image: dict[str, Any]) -> None:
     made = BuildahProvider().create(image)
-    digest = registry_digest(image["target"], insecure=True)
-    assert digest
     assert made.outs
-    assert made.outs["reference"] == f"{image['target'].rsplit(':', 1)[0]}@{digest}"
+    assert made.outs["reference"].startswith(f"{image['target'].rsplit(':', 1)[0]}@sha256:")
+    assert registry_has(made.outs["reference"], True, image["authfile"])
 
 
-def test_an_image_that_the_registry_has_is_not_built_again(image: dict[str, Any]) -> None:
+def test_who_has_not_the_account_pushes_and_pulls_nothing(image: dict[str, Any], tmp_path: Path) -> None:
+    reference = BuildahProvider().create(image).id
+    assert not registry_has(str(reference), insecure=True)
+    (tmp_path / "wrong.json").write_text(json.dumps({"auths": {REGISTRY: {"auth": "dHJhaW55YXJkOng="}}}))
+    for stranger in ("--authfile=/dev/null", f"--authfile={tmp_path}/wrong.json", "--creds=trainyard:"):
+        access = ["--tls-verify=false", stranger]
+        pushed = ["buildah", "push", *access, image["target"], f"docker://{image['target']}x"]
+        for command in (pushed, ["buildah", "pull", "--policy=always", *access, str(reference)]):
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode
+            assert "unauthorized" in done.stderr or "authentication" in done.stderr, done.stderr
+
+
+def test_an_image_that_another_pushed_under_the_tag_is_not_ours(image: dict[str, Any]) -> None:
+    target, account = image["target"], image["authfile"]
+    buildah.build(target, ".", "Dockerfile", {"GREETING": "theirs"}, insecure=True)
+    theirs = buildah.push(target, "zstd", insecure=True, authfile=account)
+    ours = BuildahProvider().create(image).id
+    assert theirs not in str(ours)
+    # Nor if they push after us.
+    buildah.build(target, ".", "Dockerfile", {"GREETING": "later"}, insecure=True)
+    buildah.push(target, "zstd", insecure=True, authfile=account)
+    assert BuildahProvider().create(image).id == ours
+
+
+def test_an_image_of_our_own_push_is_not_built_again(image: dict[str, Any]) -> None:
     first = BuildahProvider().create(image)
     Path("Dockerfile").write_text("FROM scratch\nRUN this-cannot-run\n")
     assert BuildahProvider().create(image).id == first.id
@@ -45,7 +81,7 @@ def test_a_refresh_notices_an_image_that_is_gone(image: dict[str, Any]) -> None:
     made = BuildahProvider().create(image)
     assert made.outs is not None
     assert BuildahProvider().read(made.id, made.outs).id == made.id
-    gone = {**made.outs, "target": f"{image['target']}x"}
+    gone = {**made.outs, "reference": f"{image['target'].rsplit(':', 1)[0]}@sha256:{'0' * 64}"}
     assert not BuildahProvider().read(made.id, gone).id
 
 
@@ -53,4 +89,4 @@ def test_a_build_that_fails_shows_its_last_lines(image: dict[str, Any]) -> None:
     Path("Dockerfile").write_text("FROM scratch\nCOPY absent /absent\n")
     with pytest.raises(RuntimeError, match=r"buildah build failed with exit code \d+:(\n|.)*absent"):
         BuildahProvider().create(image)
-    assert registry_digest(image["target"], insecure=True) is None
+    assert buildah.pushed(image["target"], True, image["authfile"]) is None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from infra import buildah
-from local import images, leftovers, network, paths, processes
+from local import credentials, images, leftovers, network, paths, processes
 from local.daemons import daemon
 from local.phases import Phases
 from tests.ports import free_port
@@ -28,6 +28,7 @@ def registry(node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     """
     for name, folder in (("REGISTRY_DATA", "registry"), ("BUILDAH", "buildah"), ("CONFIGURATION", "etc")):
         monkeypatch.setattr(paths, name, tmp_path / folder)
+    monkeypatch.setattr(paths, "CERTIFICATES", tmp_path / "certificates")
     for name, folder in (("PULUMI_STATE", "state"), ("RUN", "run"), ("PROCESSES", "processes")):
         monkeypatch.setattr(paths, name, tmp_path / folder)
     address = f"127.0.0.1:{free_port()}"
@@ -36,7 +37,7 @@ def registry(node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         monkeypatch.setenv(name, value)
     serve = daemon("registry").command
     server = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while subprocess.run(["curl", "-sf", f"http://{address}/v2/"], capture_output=True).returncode:
+    while daemon("registry").health():
         assert server.poll() is None
         time.sleep(0.05)
 
@@ -69,7 +70,7 @@ def test_images_that_nothing_uses_give_their_disk_back(
         Path("code").write_bytes(packages)
         targets[tag] = f"{registry}/trainyard/trainer:{tag}"
         buildah.build(targets[tag], ".", "Dockerfile", {}, insecure=True)
-        buildah.push(targets[tag], "gzip", insecure=True)
+        buildah.push(targets[tag], "gzip", insecure=True, authfile=str(credentials.file()))
     state = tmp_path / "state/.pulumi/stacks/trainyard/local.json"
     state.parent.mkdir(parents=True)
     state.write_text(json.dumps({"target": targets["used"]}))

@@ -113,6 +113,8 @@ def pods(node_environment: dict[str, str], node: Path, base_image: str) -> Itera
 def test_without_policies_everybody_reaches_the_rendezvous(pods: Pods) -> None:
     """So the refusals in the tests below come from the policies."""
     wanted = {f"rendezvous:{port}": True for port in PORTS}
+    # The next trainer comes from the registry, which is for the node and its host alone.
+    wanted |= {f"{network.NODE_ADDRESS}:6443": True, network.REGISTRY: False}
     assert pods.reach("stranger", wanted) == wanted
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from infra.buildah import BuildahProvider
 from infra.image import NFS_SERVER, ROOT, content_hash, stage
+from local import credentials
 from local.network import NODE_ADDRESS, POD_SUBNET, REGISTRY
 from tests.infra.recorded import recorded
 from workloads.nfs import configuration
@@ -66,6 +67,7 @@ def image(node_environment: dict[str, str], base_image: str) -> str:
         "dockerfile": NFS_SERVER.dockerfile,
         "buildArgs": arguments,
         "insecure": True,
+        "authfile": str(credentials.file()),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in node_environment.items():

@@ -69,6 +69,10 @@ BEFORE: dict[str, Values] = {
         },
     },
     "workers.spares": {"workers": {"count": 1}},
+    "secrets.wandbApiKey": {
+        "workers": {"environment": {"WANDB_MODE": "offline"}},
+        "training": {"metrics": {"wandbProject": "a"}},
+    },
     "eks.region": {"eks": {"zones": []}},
     "eks.zones": {"eks": {"zones": ["use2-az2", "use2-az1"]}},
     "nodes.machineType": {"nodes": {"localSsds": None, "alternatives": []}},
@@ -89,6 +93,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     # Another kind and another file: this module does not find out their effect.
     "cluster.kind": (),
     "cluster.kubeconfig": (),
+    "cluster.dns": (["10.96.0.10"],),
     "gke.zone": ("us-central1-b",),
     "gke.noUpgradesSince": ("2026-12-01T00:00:00Z",),
     "gke.systemMachineType": ("e2-standard-2", "e2-standard-8"),

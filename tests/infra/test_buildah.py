@@ -1,13 +1,18 @@
-"""The progress that a build shows; the builds themselves are in tests/e2e/test_buildah.py."""
+"""What a build shows and whose image it takes; the builds themselves are in tests/e2e/test_buildah.py."""
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,7 +93,8 @@ def test_stacks_that_come_up_at_once_build_an_image_once(monkeypatch: pytest.Mon
         return pushed[0]
 
     monkeypatch.setattr(buildah.shutil, "which", lambda _: "buildah")
-    monkeypatch.setattr(buildah, "registry_digest", lambda *_: pushed[0] if pushed else None)
+    monkeypatch.setattr(buildah, "ROOT", tmp_path)
+    monkeypatch.setattr(buildah, "registry_has", lambda *_: bool(pushed))
     monkeypatch.setattr(buildah, "build", build)
     monkeypatch.setattr(buildah, "push", push)
     monkeypatch.setattr(buildah, "_tell", told.append)
@@ -101,3 +107,93 @@ def test_stacks_that_come_up_at_once_build_an_image_once(monkeypatch: pytest.Mon
         assert first.result(20) == second.result(20) == "registry/trainer@sha256:0"
     assert built == ["registry/trainer:1"]
     assert told == ["image: another pulumi up builds it, 0 s"]
+
+
+class Registry(BaseHTTPRequestHandler):
+    """Has, for those with the account, what others pushed under every tag, and the digests in `there`."""
+
+    there: tuple[str, ...] = ()
+    asked: list[str]
+
+    def do_HEAD(self) -> None:
+        name = self.path.rpartition("/")[2]
+        self.asked.append(name)
+        wanted = "Basic " + base64.b64encode(b"trainyard:word").decode()
+        has = name in self.there or not name.startswith("sha256:")
+        self.send_response(401 if self.headers.get("Authorization") != wanted else 200 if has else 404)
+        self.send_header("Docker-Content-Digest", "sha256:theirs")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    monkeypatch.setattr(Registry, "there", ())
+    monkeypatch.setattr(Registry, "asked", [], raising=False)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"127.0.0.1:{server.server_address[1]}"
+    auth = {"auths": {address: {"auth": base64.b64encode(b"trainyard:word").decode()}}}
+    (tmp_path / "auth.json").write_text(json.dumps(auth))
+    monkeypatch.setattr(buildah, "ROOT", tmp_path)
+    monkeypatch.setattr(buildah.shutil, "which", lambda _: "buildah")
+    where = {"target": f"{address}/trainyard/trainer:1", "context": str(tmp_path), "dockerfile": "Dockerfile"}
+    yield {**where, "buildArgs": {}, "insecure": True, "compression": "zstd", "authfile": str(tmp_path / "auth.json")}
+    server.shutdown()
+    server.server_close()
+
+
+class Builder:
+    """Stands in for the program buildah."""
+
+    def __init__(self) -> None:
+        self.commands: list[list[str]] = []
+
+    def __call__(self, command: list[str], what: str) -> None:
+        self.commands.append(command)
+        if "--digestfile" in command:
+            Path(command[command.index("--digestfile") + 1]).write_text("sha256:ours\n")
+
+
+def test_a_tag_that_somebody_else_pushed_is_never_taken_for_the_image(image: dict[str, Any]) -> None:
+    run = Builder()
+    assert buildah.publish(image, run) == "sha256:ours"
+    assert [command[1] for command in run.commands] == ["build", "push"]
+    assert all(command[command.index("--authfile") + 1] == image["authfile"] for command in run.commands)
+
+
+@pytest.mark.parametrize(
+    ("there", "note", "builds"),
+    [
+        (("sha256:ours",), None, False),
+        # The registry was emptied, or has the tag alone: moved by another.
+        ((), None, True),
+        (("sha256:theirs",), None, True),
+        # A note that is torn, of another target or without a digest.
+        (("sha256:ours",), "{", True),
+        (("sha256:ours",), '{"target": "elsewhere/trainer:1", "digest": "sha256:ours"}', True),
+        (("sha256:ours",), "[]", True),
+        (("sha256:ours",), '{"target": "", "digest": ""}', True),
+    ],
+)
+def test_an_image_is_that_of_our_own_push_or_it_is_built(
+    image: dict[str, Any], there: tuple[str, ...], note: str | None, builds: bool
+) -> None:
+    buildah.publish(image, Builder())
+    if note:
+        buildah._note(image["target"]).write_text(note)
+    Registry.there, again = there, Builder()
+    assert buildah.publish(image, again) == "sha256:ours"
+    assert bool(again.commands) is builds
+    assert all(name.startswith("sha256:") for name in Registry.asked), "no tag is asked for"
+
+
+def test_a_refresh_asks_for_the_digest_and_with_the_account(image: dict[str, Any]) -> None:
+    name = image["target"].rpartition(":")[0]
+    state = {**image, "reference": f"{name}@sha256:ours"}
+    assert not buildah.BuildahProvider().read("id", state).id
+    Registry.there = ("sha256:ours",)
+    assert buildah.BuildahProvider().read("id", state).id == "id"
+    assert not buildah.BuildahProvider().read("id", {**state, "authfile": None}).id

@@ -51,6 +51,7 @@ def test_it_says_what_the_node_offers(state: Path) -> None:
             "extension": {
                 "registry": "198.18.0.2:5000",
                 "registryInsecure": True,
+                "registryAuth": str(paths.CERTIFICATES / "registry.json"),
                 "builder": "buildah",
                 "storagePath": str(state / "storage"),
                 "baseImage": "base@sha256:1",

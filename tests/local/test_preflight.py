@@ -50,7 +50,7 @@ def test_a_good_machine_has_no_problem() -> None:
         ({"disk_free": 4.0, "unbuilt": (), "begun": 18.0}, "5 GB are needed (5 for the trainer's image)"),
         ({"disk_free": 4.0, "unbuilt": (), "new_image": False}, "5 GB are needed (5 for new layers and runs)"),
         ({"disk_free": 20.0, "cache_free": 3.0}, "3 GB of disk are free at"),
-        ({"memory": 2.0}, "2.0 GB of memory, 5 GB are needed"),
+        ({"memory": 2.0}, "2.0 GB of memory, 6 GB are needed"),
         ({"apt": False}, "no apt-get to install them: buildah"),
         ({"address_taken": "198.18.0.1 on eth1"}, "(198.18.0.1 on eth1)"),
         ({"other_checkout": "/srv/another"}, "cd /srv/another && .venv/bin/trainyard local down"),

@@ -40,7 +40,8 @@ def test_it_is_pushed_where_the_stack_looks_for_it(
             Path(command[command.index("--digestfile") + 1]).write_text("sha256:abc")
 
     monkeypatch.setattr(buildah, "run_and_show", run)
-    monkeypatch.setattr(buildah, "registry_digest", lambda *_, **__: None)
+    monkeypatch.setattr(buildah, "ROOT", tmp_path)
+    monkeypatch.setattr(up.credentials, "file", lambda: tmp_path / "account")
     monkeypatch.setattr(buildah.shutil, "which", lambda _: "buildah")
     monkeypatch.setattr(image, "stage", lambda *_: str(tmp_path))
     monkeypatch.setattr(up.images, "buildah_environment", lambda: {"CONTAINERS_STORAGE_CONF": "ours"})
@@ -53,6 +54,7 @@ def test_it_is_pushed_where_the_stack_looks_for_it(
     assert build[build.index("--build-arg") + 1] == f"BASE_IMAGE={BASE}"
     assert push[-1] == f"docker://{target}"
     assert "zstd" in push
+    assert all(command[command.index("--authfile") + 1] == str(tmp_path / "account") for command, _ in commands)
     assert environment == {"CONTAINERS_STORAGE_CONF": "ours"}
     # The name by which the stack's pods ask for it.
     assert pulled == [f"{network.REGISTRY}/trainyard/trainer@sha256:abc"]
@@ -65,6 +67,7 @@ def test_a_build_that_fails_is_shown_and_left_to_the_stack(
         raise RuntimeError("buildah build failed with exit code 1:\nno space left")
 
     monkeypatch.setattr(up.images, "buildah_environment", dict)
+    monkeypatch.setattr(up.credentials, "file", Path)
     monkeypatch.setattr(image, "build_ahead", fail)
     up.make_trainer(Phases(phases.timings), done(BASE), done())
     assert "✗ trainer image" in capsys.readouterr().err

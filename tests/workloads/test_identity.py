@@ -46,7 +46,6 @@ def test_the_job_is_new_when_the_training_is_and_only_then() -> None:
         {"rendezvous": {"backend": "c10d"}},
         {"rendezvous": {"tls": True}},
         {"workers": {"environment": {"NCCL_DEBUG": "INFO"}}},
-        {"secrets": {"huggingFaceToken": "hf_x"}},
         {"secrets": {"imagePull": "you:ghp_x"}},
         {"job": {"maxHours": 5}},
     ],

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
 
 from infra.stackfiles import stack_file_values, stacks
+from local import network
 from review.recording import Recorded, Recording, record
 from tests.infra.recorded import recorded
 from trainer.contract import DEVICE
@@ -65,9 +67,75 @@ def test_traffic_is_denied_but_for_what_is_needed(local_stack: Recording) -> Non
         for rule in spec.get("egress", [])
         if "to" not in rule
     }
-    dns = [(53, "UDP"), (53, "TCP"), (5353, "UDP"), (5353, "TCP")]
-    assert leaving == {"allow-dns": dns, "dataset": [(80, "TCP"), (443, "TCP")]}
+    assert leaving == {"dataset": [(80, "TCP"), (443, "TCP")]}
     assert policies["allow-dns"]["podSelector"] == {}
+
+
+@pytest.mark.parametrize("stack", stacks())
+def test_a_name_server_is_one_of_the_clusters_and_no_other_address_answers_on_its_port(
+    stack: str, local_kubeconfig: object
+) -> None:
+    rules = recorded(stack).one("NetworkPolicy", "allow-dns").inputs["spec"]["egress"]
+    peers = [peer for rule in rules for peer in rule["to"]]
+    pods = [peer for peer in peers if "ipBlock" not in peer]
+    places = [peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for peer in pods]
+    assert places == ["kube-system", "kube-system", "openshift-dns"]
+    labels = [peer.get("podSelector", {}).get("matchLabels") for peer in pods]
+    assert labels == [{"k8s-app": "kube-dns"}, {"k8s-app": "node-local-dns"}, None]
+    blocks = [ip_network(peer["ipBlock"]["cidr"]) for peer in peers if "ipBlock" in peer]
+    assert network.DNS_ADDRESS in map(str, (block[0] for block in blocks))
+    assert all(block.is_link_local and block.num_addresses == 1 for block in blocks)
+    assert {port["port"] for rule in rules for port in rule["ports"]} == {53, 5353}
+    assert all(rule.get("to") for rule in rules)
+
+
+@pytest.mark.usefixtures("local_kubeconfig")
+def test_a_cluster_with_name_servers_of_its_own_names_them() -> None:
+    values = stack_file_values("local")
+    values["cluster"]["dns"] = ["10.96.0.10", "fd00::/64"]
+    rules = record("local", values).one("NetworkPolicy", "allow-dns").inputs["spec"]["egress"]
+    for rule in rules:
+        assert [{"ipBlock": {"cidr": cidr}} for cidr in ("10.96.0.10/32", "fd00::/64")] == rule["to"][-2:]
+
+
+@pytest.mark.usefixtures("local_kubeconfig")
+@pytest.mark.parametrize("wandb", [False, True])
+def test_a_pod_has_the_tokens_that_it_uses_and_no_other(wandb: bool) -> None:
+    values = stack_file_values("local")
+    values["secrets"] = {"huggingFaceToken": "hf_x", "wandbApiKey": "key"}
+    values["training"] |= {"metrics": {"wandbProject": "mine"}} if wandb else {}
+    stack = record("local", values)
+    given: dict[str, set[str]] = {}
+    for item in stack.resources:
+        if item.kind in ("Job", "Deployment", "StatefulSet", "PodTemplate"):
+            spec = item.inputs.get("spec", item.inputs)["template"]["spec"]
+            for container in [*spec.get("initContainers", []), *spec["containers"]]:
+                taken = [
+                    each["valueFrom"]["secretKeyRef"]
+                    for each in container.get("env", [])
+                    if "valueFrom" in each and "secretKeyRef" in each["valueFrom"]
+                ]
+                assert not any("tokens" in str(source) for source in container.get("envFrom", []))
+                given.setdefault(item.name, set()).update(each["key"] for each in taken)
+    assert {name: keys for name, keys in given.items() if keys} == {
+        "dataset": {"HF_TOKEN"},
+        **({"training": {"WANDB_API_KEY"}} if wandb else {}),
+    }
+
+
+@pytest.mark.usefixtures("local_kubeconfig")
+def test_another_token_of_the_hub_starts_no_training_anew() -> None:
+    """No trainer has it; the key of Weights & Biases counts where it is used."""
+
+    def name(wandb: str = "", **secrets: str) -> str:
+        values = stack_file_values("local") | {"secrets": secrets}
+        values["training"] |= {"metrics": {"wandbProject": wandb}} if wandb else {}
+        return record("local", values).one("Job", "training").inputs["metadata"]["name"]
+
+    assert name() == name(huggingFaceToken="hf_a") == name(huggingFaceToken="hf_b", wandbApiKey="unused")
+    keys = [{"wandbApiKey": "a"}, {"wandbApiKey": "a", "huggingFaceToken": "hf_a"}, {"wandbApiKey": "b"}]
+    first, same, other = (name("mine", **each) for each in keys)
+    assert first == same != other
 
 
 @pytest.mark.usefixtures("local_kubeconfig")
@@ -116,7 +184,9 @@ def test_the_training_is_an_elastic_indexed_job(local_stack: Recording) -> None:
 
 
 def labels_wanted(value: Any) -> Iterator[dict[str, str]]:
-    """The labels by which an object selects pods, at any depth."""
+    """The labels by which an object selects pods of the stack, at any depth."""
+    if isinstance(value, dict) and "namespaceSelector" in value:
+        return  # the cluster's own pods
     for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         if key in ("selector", "podSelector", "labelSelector"):
             yield item.get("matchLabels", {}) if {"matchLabels", "matchExpressions"} & item.keys() else item

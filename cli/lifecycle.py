@@ -1,0 +1,180 @@
+"""Stop a training with a last checkpoint, and resume one that ended before it was done."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+import urllib3.exceptions
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+
+from cli import CommandError
+from cli.cluster import LOG_LINES, STOPPED, GoneError, TrainingJob, asking, ending, pods_of, workers
+from cli.follow import outcome
+from cli.progress import parse_logfmt
+from cli.target import Kubeconfig, RunningStack, target_of
+from infra.stackfiles import ROOT
+from workloads.custom_resources import KUBEFLOW_VERSION
+
+#: Seconds beyond a pod's grace until one that has not left is reported: its node may be lost.
+LATE = 60.0
+#: The longest grace that a pod has where its specification names none (Kubernetes' default).
+GRACE = 30
+POLL_SECONDS = 1.0
+#: Phases of a pod that has ended.
+ENDED = ("Succeeded", "Failed")
+#: Of a stack: the Job, or the TrainJob, of its training.
+JOB = "**Job::training"
+
+
+def stop(stack: RunningStack = "local", kubeconfig: Kubeconfig = None) -> None:
+    """Stop a training: its pods save a checkpoint and leave.
+
+    The Job stays, suspended, and no `pulumi up` starts it; `trainyard resume` does. Nodes that only it needs go.
+    """
+    target = target_of(stack)
+    job = TrainingJob.of(target, kubeconfig)
+    found, pods = job.read()
+    if end := ending(found):
+        _say(f"{job.name}: nothing to stop: {_told(end)}")
+        return
+    running = workers(pods, "Pending")
+    with _logs(job, workers(pods)) as logs:
+        _suspend(job, found, datetime.now(UTC).isoformat(timespec="seconds"))
+        _say(f"{job.name}: {len(running)} {'pod saves and leaves' if len(running) == 1 else 'pods save and leave'}")
+        _await_pods(job, running)
+    found, _ = job.read()
+    if not (found["spec"].get("suspend") or ending(found)):
+        raise CommandError(f"{job.name}: a controller of the cluster, such as its queue, has started it again")
+    if (end := ending(found)).get("type") in ("Complete", "Failed"):
+        _say(f"{job.name}: it had ended: {_told(end)}")
+        return
+    events = [parse_logfmt(line) for line in logs]
+    told = [each for each in events if each.get("event") in ("checkpoint", "checkpoint_failed")]
+    last = told[-1] if told else {}
+    if last.get("event") == "checkpoint_failed":
+        raise CommandError(
+            f"{job.name}: stopped, but its last checkpoint could not be written ({last.get('reason')}), so the steps "
+            f"since the one before are lost; to go on: {target.resume}"
+        )
+    where = f"at step {last['step']}, which is saved" if "step" in last else "before its first checkpoint"
+    _say(f"{job.name}: stopped {where}; to go on: {target.resume}")
+
+
+def resume(
+    stack: RunningStack = "local",
+    kubeconfig: Kubeconfig = None,
+    config_file: Annotated[str | None, typer.Option(metavar="FILE", help="Default: Pulumi.STACK.yaml.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing where nothing is to be resumed.")] = False,
+) -> int:
+    """Resume a training that ended before it was done, from its newest checkpoint in the same folder.
+
+    Its Job was stopped or deleted, its time was up (`job.maxHours`), or it failed for a reason that is mended. Where
+    the Job is not merely stopped, `pulumi up` makes it again, and with it whatever else the stack file has changed.
+    """
+    target = target_of(stack)
+    job = TrainingJob.of(target, kubeconfig)
+    try:
+        found, pods = job.read()
+        end = ending(found)
+        if end.get("type") == "Stopped":
+            _say(f"{job.name}: was stopped {end['message'].partition(';')[0]}; resumes from its newest checkpoint")
+            _suspend(job, found, None)
+            return 0
+        if end.get("type") != "Failed":
+            if not quiet:
+                _say(f"{job.name}: nothing to resume: {_told(end) if end else 'it has not ended'}")
+            return 0
+        ended = outcome(found, pods)
+        reason = f"had failed: {ended.message if ended else _told(end)}"
+    except GoneError:
+        # Its pods may still write their last checkpoint.
+        with asking(f"pods of {job.name}"):
+            pods = pods_of(job.core, job.namespace, job.name)
+        reason = "was deleted"
+    _say(f"{job.name}: {reason}; starts again from its newest checkpoint")
+    _await_pods(job, [pod for pod in pods if pod["status"].get("phase") not in ENDED])
+    command = ["pulumi", "up", "--stack", stack, "--replace", JOB, "--yes", "--skip-preview"]
+    command += ["--suppress-outputs", "--suppress-progress", *(["--config-file", config_file] if config_file else [])]
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue  # Pulumi heard it too, and ends what it has begun
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _told(end: dict[str, Any]) -> str:
+    """How a Job has ended, in words."""
+    if end["type"] == "Complete":
+        return "it is trained"
+    return ": ".join(filter(None, (f"it is {end['type'].lower()}", end.get("message"))))
+
+
+@contextmanager
+def _logs(job: TrainingJob, pods: list[dict[str, Any]]) -> Iterator[list[str]]:
+    """The logs of pods, which are complete when the block has ended: the pods go, and their logs with them."""
+    lines: list[str] = []
+
+    def read(pod: dict[str, Any]) -> None:
+        try:
+            options = {"follow": True, "tail_lines": LOG_LINES, "_preload_content": False}
+            name, limit = pod["metadata"]["name"], grace_of(pod) + LATE
+            for raw in job.core.read_namespaced_pod_log(name, job.namespace, **options, _request_timeout=limit):
+                lines.append(raw.decode(errors="replace"))
+        except (ApiException, urllib3.exceptions.HTTPError):
+            pass
+
+    with ThreadPoolExecutor(max(1, len(pods))) as pool:
+        for pod in pods:
+            pool.submit(read, pod)
+        yield lines
+
+
+def _suspend(job: TrainingJob, found: dict[str, Any], stopped: str | None) -> None:
+    """Suspend the Job, marked with the time, or let it go on (None). Its pods are deleted, with notice, or made."""
+    marked = {"metadata": {"annotations": {STOPPED: stopped}}}
+    wanted = {"spec": {"suspend": stopped is not None}}
+    owners = found["metadata"].get("ownerReferences") or []
+    with asking(f"Job {job.namespace}/{job.name}", verb="change"):
+        if jobset := next((owner["name"] for owner in owners if owner["kind"] == "JobSet"), None):
+            # Its controllers set the Job's own field back; a TrainJob's JobSet has the TrainJob's name.
+            job.batch.patch_namespaced_job(job.name, job.namespace, marked)
+            group, version = KUBEFLOW_VERSION.split("/")
+            custom = client.CustomObjectsApi(job.batch.api_client)
+            custom.patch_namespaced_custom_object(group, version, job.namespace, "trainjobs", jobset, wanted)
+        else:
+            job.batch.patch_namespaced_job(job.name, job.namespace, marked | wanted)
+
+
+def grace_of(pod: dict[str, Any]) -> int:
+    return (pod.get("spec") or {}).get("terminationGracePeriodSeconds") or GRACE
+
+
+def _await_pods(job: TrainingJob, leaving: list[dict[str, Any]]) -> None:
+    """Wait until these pods have ended: no other training may write into their run's folder before."""
+    names = {pod["metadata"]["name"]: (pod.get("spec") or {}).get("nodeName") or "no node" for pod in leaving}
+    deadline = time.monotonic() + max(map(grace_of, leaving), default=0) + LATE
+    while True:
+        with asking(f"pods of {job.name}"):
+            pods = {pod["metadata"]["name"]: pod for pod in pods_of(job.core, job.namespace, job.name)}
+        left = [name for name in names if name in pods and pods[name]["status"].get("phase") not in ENDED]
+        if not left:
+            return
+        if time.monotonic() > deadline:
+            raise CommandError(
+                f"{left[0]} on {names[left[0]]} has not left in time and may still write; delete that node, or the pod "
+                "by force if the node is off, then run the command again"
+            )
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,220 @@
+"""`trainyard stop` and `resume`: what they say and change, by how the training has ended; e2e has the real ones."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kubernetes.client.exceptions import ApiException
+
+from cli import CommandError, lifecycle
+from cli.cluster import STOPPED, TrainingJob
+from cli.target import Target
+
+AT = "2026-11-25T08:00:00+00:00"
+
+
+class Cluster:
+    """Both API groups: a Job, its pods, and what they log; a suspended Job's pods are gone after `polls` looks."""
+
+    def __init__(self, job: dict[str, Any] | None, pods: list[dict[str, Any]], log: str = "", polls: int = 2):
+        self.job, self.pods, self.log, self.polls = job, pods, log, polls
+        self.patches: list[tuple[str, dict[str, Any]]] = []
+        self.api_client = None
+
+    def read_namespaced_job(self, *_: Any, **__: Any) -> Any:
+        if self.job is None:
+            raise ApiException(status=404, reason="Not Found")
+        return SimpleNamespace(data=json.dumps(self.job))
+
+    def list_namespaced_pod(self, *_: Any, **__: Any) -> Any:
+        self.polls -= 1
+        return SimpleNamespace(data=json.dumps({"items": self.pods if self.polls >= 0 else []}))
+
+    def list_namespaced_event(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(data='{"items": []}')
+
+    def read_namespaced_pod_log(self, *_: Any, **__: Any) -> Any:
+        return [f"{line}\n".encode() for line in self.log.splitlines()]
+
+    def patch_namespaced_job(self, name: str, namespace: str, body: dict[str, Any]) -> None:
+        assert self.job is not None
+        self.patches.append(("Job", body))
+        self.job["metadata"].setdefault("annotations", {}).update(body["metadata"]["annotations"])
+        self.job["spec"] |= body.get("spec", {})
+
+
+def a_job(kind: str = "", reason: str = "", message: str = "", **metadata: Any) -> dict[str, Any]:
+    conditions = [{"type": kind, "status": "True", "reason": reason, "message": message}] if kind else []
+    return {"metadata": {"name": "train", **metadata}, "spec": {}, "status": {"conditions": conditions}}
+
+
+def a_pod(phase: str = "Running", ended: dict[str, Any] | None = None) -> dict[str, Any]:
+    state = {"terminated": ended} if ended else {"running": {}}
+    labels = {"batch.kubernetes.io/job-completion-index": "0"}
+    return {
+        "metadata": {"name": "train-0-x", "labels": labels},
+        "spec": {"nodeName": "n1", "terminationGracePeriodSeconds": 1},
+        "status": {"phase": phase, "containerStatuses": [{"state": state}]},
+    }
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What is run instead of Pulumi."""
+    ran: list[list[str]] = []
+
+    class Ran:
+        def __init__(self, command: list[str], **_: Any) -> None:
+            ran.append(command)
+
+        def __enter__(self) -> Any:
+            return SimpleNamespace(wait=lambda: 0)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(lifecycle.subprocess, "Popen", Ran)
+    monkeypatch.setattr(lifecycle, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(lifecycle, "LATE", 0.2)
+    monkeypatch.setattr(lifecycle, "target_of", lambda _: Target("c", "n", "train", None, {}))
+    return ran
+
+
+def use(monkeypatch: pytest.MonkeyPatch, cluster: Any) -> None:
+    monkeypatch.setattr(TrainingJob, "of", lambda *_: TrainingJob(cluster, cluster, "n", "train"))
+
+
+@pytest.mark.parametrize(
+    ("job", "pods", "said"),
+    [
+        (None, [], "train: was deleted; starts again"),
+        (
+            a_job("Failed", "PodFailurePolicy", "exit code 42"),
+            [a_pod("Failed", {"exitCode": 42, "message": '{"state": "failed", "message": "loss is nan at step 3"}'})],
+            "train: had failed: loss is nan at step 3; starts again",
+        ),
+        (
+            a_job("Failed", "FailedIndexes", "Job has failed indexes"),
+            [],
+            "train: had failed: Job has failed indexes; starts again",
+        ),
+        (
+            # Its pods were merely asked to end, and say so.
+            a_job("Failed", "DeadlineExceeded", "Job was active longer than specified deadline"),
+            [a_pod("Failed", {"exitCode": 143, "message": '{"message": "asked to end by SIGTERM"}'})],
+            "train: had failed: the time of job.maxHours is up; starts again",
+        ),
+    ],
+)
+def test_a_training_that_ended_before_it_was_done_is_made_again_with_its_reason(
+    job: dict[str, Any] | None,
+    pods: list[dict[str, Any]],
+    said: str,
+    commands: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    use(monkeypatch, Cluster(job, pods))
+    assert lifecycle.resume("gcp-c3") == 0
+    assert said in capsys.readouterr().out
+    assert commands[0][:6] == ["pulumi", "up", "--stack", "gcp-c3", "--replace", "**Job::training"]
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (a_job("Complete"), "nothing to resume: it is trained"),
+        (a_job(), "nothing to resume: it has not ended"),
+        (a_job("Suspended", "JobSuspended", "Job suspended"), "nothing to resume: it is suspended: Job suspended"),
+    ],
+)
+def test_another_is_left_alone(
+    job: dict[str, Any],
+    said: str,
+    commands: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = Cluster(job, [])
+    use(monkeypatch, cluster)
+    assert lifecycle.resume("local") == lifecycle.resume("local", quiet=True) == 0
+    assert capsys.readouterr().out == f"train: {said}\n"
+    assert not commands
+    assert not cluster.patches
+
+
+def test_a_pod_that_may_still_write_is_named_and_no_second_training_begins(
+    commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Job was deleted, and its node does not answer."""
+    use(monkeypatch, Cluster(None, [a_pod()], polls=10_000))
+    with pytest.raises(CommandError, match=r"train-0-x on n1 has not left in time .* delete that node, or the pod by"):
+        lifecycle.resume("local")
+    assert not commands
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (
+            "event=checkpoint step=100 seconds=1\nstep=110 loss=3\nevent=checkpoint step=117 seconds=1",
+            "at step 117, which",
+        ),
+        ("a library speaks: it's fine\n", "before its first checkpoint"),
+    ],
+)
+def test_stop_suspends_the_job_with_a_mark_and_says_what_is_saved(
+    log: str, said: str, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = Cluster(a_job(), [a_pod()], log, polls=4)
+    use(monkeypatch, cluster)
+    lifecycle.stop("local")
+    shown = capsys.readouterr().out
+    assert "1 pod saves and leaves" in shown
+    assert f"stopped {said}" in shown
+    assert "to go on: trainyard resume" in shown
+    ((kind, body),) = cluster.patches
+    assert (kind, body["spec"]) == ("Job", {"suspend": True})
+    assert body["metadata"]["annotations"][STOPPED].startswith("20")
+    lifecycle.stop("local")
+    assert "nothing to stop: it is stopped: by `trainyard stop` at 20" in capsys.readouterr().out
+    assert lifecycle.resume("local") == 0
+    assert "was stopped by `trainyard stop` at 20" in capsys.readouterr().out
+    assert cluster.patches[1][1] == {"metadata": {"annotations": {STOPPED: None}}, "spec": {"suspend": False}}
+    assert not commands
+
+
+def test_a_last_checkpoint_that_failed_is_an_error(commands: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    log = "event=checkpoint step=100 seconds=1\nevent=checkpoint_failed step=117 reason='No space left on device'"
+    use(monkeypatch, Cluster(a_job(), [a_pod()], log))
+    with pytest.raises(CommandError, match=r"could not be written \(No space left on device\), so the steps since"):
+        lifecycle.stop("local")
+
+
+def test_a_train_job_is_suspended_itself_for_its_controllers_set_the_job_back(
+    commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed: list[tuple[Any, ...]] = []
+    custom = SimpleNamespace(patch_namespaced_custom_object=lambda *given: changed.append(given))
+    monkeypatch.setattr(lifecycle.client, "CustomObjectsApi", lambda _: custom)
+    cluster = Cluster(a_job(ownerReferences=[{"kind": "JobSet", "name": "train-small"}]), [])
+    cluster.job |= {"spec": {"suspend": True}}  # type: ignore[operator]
+    use(monkeypatch, cluster)
+    lifecycle.stop("local")
+    assert [list(body) for _, body in cluster.patches] == [["metadata"]]
+    assert changed == [
+        ("trainer.kubeflow.org", "v1alpha1", "n", "trainjobs", "train-small", {"spec": {"suspend": True}})
+    ]
+
+
+def test_a_job_that_its_queue_starts_again_is_not_said_to_be_stopped(
+    commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(a_job(), [a_pod()])
+    monkeypatch.setattr(cluster, "patch_namespaced_job", lambda *_: None)
+    use(monkeypatch, cluster)
+    with pytest.raises(CommandError, match="such as its queue, has started it again"):
+        lifecycle.stop("local")

@@ -1,0 +1,186 @@
+"""A training that ended before it was done, and how it comes back: stopped, deleted, out of time, failed and mended.
+
+On the real engine and the real node. Each training is of seconds, in a run of its own, and ends with the losses of one
+that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.row import until
+from chaos.stack import Stack
+from local import paths
+from tests.e2e.conftest import tool
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+MARK = f"life-{uuid.uuid4().hex[:6]}"
+STEPS = 150
+
+
+@pytest.fixture(scope="module")
+def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    made = Stack("life", tmp_path_factory.mktemp("life"), node_environment)
+    made.write(
+        workers={"count": 1, "min": 1, "cpu": 0.3, "memoryGib": 2},
+        dataset={"name": MARK},
+        tensorboard={"enabled": False},
+        training={
+            "model": {"preset": "tiny"},
+            "steps": STEPS,
+            "tokensPerStep": 1024,
+            "optimizer": {"warmupSteps": 1},
+            "evaluation": {"every": 50, "batches": 2},
+            "checkpoint": {"everySteps": 50},
+        },
+    )
+    made.select()
+    try:
+        yield made
+    finally:
+        made.remove()
+        for folder in paths.STORAGE.glob(f"**/{MARK}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(stack: Stack) -> Path:
+    """The folder of the run on this machine."""
+    return Path(stack.outputs()["dataFolder"], "runs", stack.values["job"]["name"])
+
+
+def begin(stack: Stack, name: str, steps: int = STEPS, **job: Any) -> Path:
+    """Bring the training up as the run `name`, and wait until it has made some steps."""
+    stack.values["job"] = {"name": f"{MARK}-{name}", **job}
+    stack.write(training={"steps": steps})
+    stack.up()
+    folder = run(stack)
+    until(lambda: _step(folder) >= 10, 240, "steps are made")
+    return folder
+
+
+def _step(folder: Path) -> int:
+    try:
+        return int(json.loads((folder / "status.json").read_text())["step"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def job(stack: Stack) -> dict[str, Any] | None:
+    found = stack.kubectl("get", "job", stack.outputs()["jobName"], "--output=json", "--ignore-not-found")
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout) if found.stdout.strip() else None
+
+
+def resume(stack: Stack) -> str:
+    done = tool(stack, "resume", "--config-file", str(stack.config))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def ends_as_if_undisturbed(stack: Stack, folder: Path, undisturbed: dict[str, Any]) -> None:
+    followed = tool(stack, "follow")
+    assert followed.returncode == 0, followed.stdout + followed.stderr
+    done = json.loads((folder / "DONE").read_text())
+    assert done["step"] == STEPS
+    for loss in ("initial_validation_loss", "validation_loss"):
+        assert done[loss] == pytest.approx(undisturbed[loss], abs=1e-5)
+    steps = [json.loads(line).get("step") for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert max(steps) == STEPS
+
+
+@pytest.fixture(scope="module")
+def undisturbed(stack: Stack) -> dict[str, Any]:
+    folder = begin(stack, "undisturbed")
+    assert tool(stack, "follow").returncode == 0
+    said = resume(stack)
+    assert "nothing to resume: it is trained" in said
+    assert "nothing to stop: it is trained" in tool(stack, "stop").stdout
+    return json.loads((folder / "DONE").read_text())
+
+
+def test_a_deleted_job_comes_back_when_asked_and_trains_on(stack: Stack, undisturbed: dict[str, Any]) -> None:
+    folder = begin(stack, "deleted")
+    assert "nothing to resume: it has not ended" in resume(stack)
+    stack.kubectl("delete", "job", stack.outputs()["jobName"], "--wait=false")
+    until(lambda: job(stack) is None, 60, "the Job is gone")
+    for command in ("status", "follow", "stop"):
+        asked = tool(stack, command)
+        assert asked.returncode == 1
+        assert "is gone; `.venv/bin/trainyard resume --stack life` starts the training again" in asked.stderr
+    stack.up("--expect-no-changes")
+    assert job(stack) is None
+    assert "was deleted; starts again from its newest checkpoint" in resume(stack)
+    ends_as_if_undisturbed(stack, folder, undisturbed)
+
+
+def test_a_stopped_training_has_saved_stays_stopped_and_resumes_where_it_was(
+    stack: Stack, undisturbed: dict[str, Any]
+) -> None:
+    folder = begin(stack, "stopped")
+    began = time.monotonic()
+    stopped = tool(stack, "stop")
+    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+    assert time.monotonic() - began < 90
+    step = int(stopped.stdout.partition("stopped at step ")[2].partition(",")[0])
+    assert "trainyard resume --stack life" in stopped.stdout
+    assert (folder / f"checkpoints/step-{step:08d}/manifest.json").exists()
+    assert not json.loads(stack.kubectl("get", "pods", "-l", "batch.kubernetes.io/job-name", "-o", "json").stdout)[
+        "items"
+    ]
+    before = job(stack)
+    stack.up("--expect-no-changes")
+    after = job(stack)
+    assert before
+    assert after
+    assert after["spec"]["suspend"] is True
+    assert not after["status"].get("active")
+    shown = tool(stack, "status")
+    assert "Stopped (by `trainyard stop` at 20" in shown.stdout, shown.stdout + shown.stderr
+    followed = tool(stack, "follow")
+    assert followed.returncode == 1
+    assert "The training is stopped by `trainyard stop` at 20" in followed.stdout
+    assert "nothing to stop: it is stopped" in tool(stack, "stop").stdout
+    assert "was stopped by `trainyard stop`" in resume(stack)
+    ends_as_if_undisturbed(stack, folder, undisturbed)
+    assert (job(stack) or {})["metadata"]["uid"] == before["metadata"]["uid"]
+
+
+def test_a_training_that_failed_for_good_says_why_and_goes_on_once_that_is_mended(
+    stack: Stack, undisturbed: dict[str, Any]
+) -> None:
+    """Exit code 42: damaged data."""
+    folder = begin(stack, "failed")
+    assert tool(stack, "stop").returncode == 0
+    shard = sorted(Path(stack.outputs()["dataFolder"], "datasets", MARK).glob("*.bin"))[0]
+    whole = shard.read_bytes()
+    shard.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    resume(stack)
+    followed = tool(stack, "follow")
+    assert followed.returncode == 1
+    assert "The training failed: " in followed.stdout
+    stack.up("--expect-no-changes")
+    shard.write_bytes(whole)
+    said = resume(stack)
+    assert "had failed: " in said
+    assert "checksum" in said, said
+    ends_as_if_undisturbed(stack, folder, undisturbed)
+
+
+def test_a_training_whose_time_is_up_says_so_and_gets_as_much_again(stack: Stack) -> None:
+    folder = begin(stack, "late", steps=100_000, maxHours=0.012)
+    failed = tool(stack, "follow")
+    assert failed.returncode == 1
+    assert "the time of job.maxHours is up" in failed.stdout
+    step = _step(folder)
+    assert "had failed: the time of job.maxHours is up" in resume(stack)
+    until(lambda: _step(folder) > step + 3, 240, "it goes on")
+    assert tool(stack, "stop").returncode == 0

@@ -1,0 +1,110 @@
+"""What waits for a node is said in the scheduler's words, with what to do; and the documented sizes fit."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from infra.stackfiles import ROOT, stack_file_values
+from review.recording import record
+from workloads import scheduling
+
+#: Messages of kube-scheduler 1.34 for one pod, and what each must advise.
+MESSAGES = [
+    ("0/1 nodes are available: 1 Insufficient cpu.", "lower workers.cpu or workers.count"),
+    ("0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient memory.", "workers.cpu"),
+    ("0/1 nodes are available: 1 Insufficient memory.", "workers.memoryGib"),
+    ("0/2 nodes are available: 2 Insufficient nvidia.com/gpu.", "workers.gpus"),
+    ("0/1 nodes are available: 1 Too many pods.", "workers.count"),
+    ("0/1 nodes are available: 1 node(s) had untolerated taint {sku: gpu}.", "workers.tolerations"),
+    ("0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.", "workers.nodeSelector"),
+    ("0/2 nodes are available: 2 node(s) had volume node affinity conflict.", "storage.className"),
+    ("0/2 nodes are available: 2 node(s) didn't match pod affinity rules.", "storage.className"),
+    ("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.", "storage.kind"),
+]
+PREEMPTION = " no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims found."
+
+
+def pending(message: str) -> dict[str, Any]:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    return {"metadata": {"name": "p"}, "spec": {}, "status": {"phase": "Pending", "conditions": [condition]}}
+
+
+@pytest.mark.parametrize(("message", "advice"), MESSAGES)
+def test_a_pod_without_a_node_shows_the_schedulers_message_and_what_to_do(message: str, advice: str) -> None:
+    for text in (message, message + PREEMPTION):
+        said = scheduling.waiting([pending(text), {"metadata": {}, "spec": {}, "status": {"phase": "Running"}}])
+        assert said.startswith(f"1 worker waits for a node: {message.rstrip('.')}")
+        assert advice in said.partition("; ")[2]
+        assert "preemption" not in said
+
+
+def test_an_unknown_message_is_shown_and_a_leaving_pod_is_not() -> None:
+    assert scheduling.waiting([pending("of its own")] * 2) == "2 workers wait for a node: of its own"
+    leaving = {**pending("x"), "metadata": {"name": "p", "deletionTimestamp": "2026-11-25T08:00:00Z"}}
+    assert not scheduling.waiting([leaving])
+
+
+@pytest.mark.parametrize(
+    ("placed", "wanted", "ended", "warns"),
+    [(2, 3, None, True), (3, 3, None, False), (0, 3, ["Suspended"], False), (0, 1, None, True)],
+)
+def test_up_ends_with_what_waits_after_some_patience(
+    placed: int, wanted: int, ended: Any, warns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods = [{"spec": {"nodeName": "n"}, "metadata": {}, "status": {}}] * placed + [pending(MESSAGES[0][0])] * (
+        wanted - placed
+    )
+    job = SimpleNamespace(
+        spec=SimpleNamespace(parallelism=wanted, suspend=False), status=SimpleNamespace(conditions=ended)
+    )
+    batch = SimpleNamespace(read_namespaced_job=lambda *_, **__: job)
+    core = SimpleNamespace(list_namespaced_pod=lambda *_, **__: SimpleNamespace(items=pods))
+    api = SimpleNamespace(sanitize_for_serialization=lambda pod: pod)
+    monkeypatch.setattr("kubernetes.client.BatchV1Api", lambda _: batch)
+    monkeypatch.setattr("kubernetes.client.CoreV1Api", lambda _: core)
+    monkeypatch.setattr("kubernetes.config.new_client_from_config", lambda **_: api)
+    monkeypatch.setattr(scheduling, "PATIENCE", 0.1)
+    assert ("Insufficient cpu" in scheduling._look("f", "c", "n", "j")) is warns
+
+
+def test_a_cluster_that_does_not_answer_ends_no_up(tmp_path: Any) -> None:
+    assert scheduling._look(str(tmp_path / "absent"), "c", "n", "j") == ""
+
+
+def _quantity(text: str) -> float:
+    """CPUs, or MiB."""
+    return float(text[:-1]) / 1000 if text.endswith("m") else float(text.removesuffix("Mi"))
+
+
+@pytest.mark.usefixtures("local_kubeconfig")
+def test_the_documented_sizes_fit_the_documented_machine() -> None:
+    """2 cores, and the memory that README and set-up ask for: the stack as it is, and the resize of docs/elastic.md."""
+    elastic = (ROOT / "docs/elastic.md").read_text("utf-8")
+    (resized,) = re.findall(r"pulumi config set --stack local --path workers\.count (\d+)", elastic)
+    memory = {
+        float(size)
+        for page in ("README.md", "docs/getting-started.md")
+        for size in re.findall(r"root, (\d+) GB of memory", (ROOT / page).read_text("utf-8"))
+    }
+    (needed,) = re.findall(r"(\d+) GB of memory for \w+ workers", elastic)
+    values = stack_file_values("local")
+    for count, gigabytes in ((values["workers"]["count"], *memory), (int(resized), float(needed))):
+        values["workers"]["count"] = count
+        cpu = mebibytes = 0.0
+        for item in record("local", values).resources:
+            # The dataset Job and a transfer's pod are over when the workers train.
+            if item.kind not in ("Job", "StatefulSet", "Deployment") or item.name == "dataset":
+                continue
+            spec = item.inputs["spec"]
+            pods = spec.get("parallelism") or spec.get("replicas") or 1
+            for container in spec["template"]["spec"]["containers"]:
+                requests = container["resources"]["requests"]
+                cpu += pods * _quantity(requests["cpu"])
+                mebibytes += pods * _quantity(requests["memory"])
+        assert cpu <= 2
+        # The kubelet keeps 200 MiB from the pods (local/etc/kubelet.yaml).
+        assert mebibytes + 200 <= gigabytes * 1e9 / 2**20, f"{count} workers"
