@@ -189,7 +189,7 @@ class Chat:
         text = text.lower()
         if text and (lost := [what for word, what in wanted.items() if word not in text]):
             raise Wrong(
-                f"the chat template leaves out {', '.join(lost[:3])}; give one that writes it with --chat-template, or"
+                f"the chat template leaves out {', '.join(lost[:3])}, which another may write (--chat-template)"
             )
         if len(self._checked) < PENDING:
             self._checked.add(shape)
@@ -218,8 +218,8 @@ class Chat:
             learned = squeezed("".join(text[start:end] for start, end in spans))
             if not learned or squeezed(said[-1].get("content", "")) not in learned:
                 raise Wrong(
-                    f"the chat template leaves out or changes the answer in message {number + 1}; give one that writes "
-                    "it as it is with --chat-template, or"
+                    f"the chat template leaves out or changes the answer in message {number + 1}, which another may "
+                    "write as it is (--chat-template)"
                 )
             earlier = found.pop()[1] if found and text[: spans[0][0]].startswith(found[-1][0]) else []
             found.append((text, [*earlier, *spans]))
