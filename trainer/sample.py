@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from trainer.data.tokenizer import find_folder, load_tokenizer
@@ -73,8 +72,9 @@ def _asked(model: str, message: str) -> list[int]:
     """The tokens of a user's message and of the chat template's generation prompt, as in training. Raises UserError."""
     from trainer.data.conversations import Chat
 
-    chat = Chat(find_folder(model) or Path(model), load_tokenizer(model))
-    if not chat.has_template:
+    folder = find_folder(model)
+    chat = Chat(folder, load_tokenizer(model)) if folder is not None else None
+    if chat is None or not chat.has_template:
         raise UserError(f"--chat: {model} has no chat template, which fine-tuning on conversations gives; leave it out")
     return chat.asked([{"role": "user", "content": message}])
 

@@ -8,6 +8,7 @@ is refused by file and line: a template that leaves something out teaches someth
 import json
 import re
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,7 @@ class Chat:
         text = text.lower()
         if text and (lost := [what for word, what in wanted.items() if word not in text]):
             raise Wrong(
-                f"the chat template leaves out {', '.join(lost[:3])}; give one that writes it with --chat-template, or"
+                f"the chat template leaves out {', '.join(lost[:3])}, which another may write (--chat-template)"
             )
         if len(self._checked) < PENDING:
             self._checked.add(shape)
@@ -200,7 +201,7 @@ class Chat:
         answer is learned in its own text, rendered as it is when the model is used.
         """
         template = self._known.get_chat_template(tools=talk.tools)
-        marks = re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
+        marks = _marks(template)
         found: list[tuple[str, list[Span]]] = []
         for number in talk.learned:
             if number == 0 and not marks:
@@ -217,8 +218,8 @@ class Chat:
             learned = squeezed("".join(text[start:end] for start, end in spans))
             if not learned or squeezed(said[-1].get("content", "")) not in learned:
                 raise Wrong(
-                    f"the chat template leaves out or changes the answer in message {number + 1}; give one that writes "
-                    "it as it is with --chat-template, or"
+                    f"the chat template leaves out or changes the answer in message {number + 1}, which another may "
+                    "write as it is (--chat-template)"
                 )
             earlier = found.pop()[1] if found and text[: spans[0][0]].startswith(found[-1][0]) else []
             found.append((text, [*earlier, *spans]))
@@ -279,6 +280,12 @@ class Chat:
     def asked(self, messages: list[dict[str, Any]]) -> list[int]:
         """The ids of a conversation and the template's generation prompt, as a training has them before an answer."""
         return self._encoder.ids(self._rendered(self._safe(messages), Talk(messages, []), asking=True)[0])
+
+
+@cache
+def _marks(template: str) -> bool:
+    """Whether the template says itself what the answers are."""
+    return re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
 
 
 def _shape(value: Any) -> Any:

@@ -69,6 +69,8 @@ class Unit:
     """Whether the document ends with it."""
     whole_file: bool = False
     """Whether the document is a file."""
+    continues: bool = False
+    """Whether the text before it in the document is another unit."""
 
 
 Advance = Callable[[int], None]
@@ -218,10 +220,10 @@ def _whole_file(segment: Segment, advance: Advance) -> Iterator[Unit]:
     """A file as one document, in passages of whole paragraphs.
 
     Byte-level tokenizers also cut before a newline or space that a word follows, so the ids are those of the whole
-    text.
+    text; those that put a space before a text put none before a passage that continues one (encoding.py).
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
-    text, read, carry = "", segment.start, ""
+    text, read, carry, continues = "", segment.start, "", segment.start > 0
     with opened(segment.source) as (file, stored):
         follow = _followed(stored, segment, advance, every=1)
         for chunk in chunks(file, segment.start, segment.end):
@@ -237,8 +239,8 @@ def _whole_file(segment: Segment, advance: Advance) -> Iterator[Unit]:
                 text = text.removeprefix("\ufeff")
             start = 0
             while (cut := _cut(text, start)) is not None:
-                yield Unit(text[start:cut], segment.number, False, True)
-                start = cut
+                yield Unit(text[start:cut], segment.number, False, True, continues)
+                start, continues = cut, True
             text = text[start:]
         try:
             decoder.decode(b"", final=True)
@@ -246,7 +248,7 @@ def _whole_file(segment: Segment, advance: Advance) -> Iterator[Unit]:
             raise _not_utf8(segment, read, error) from None
     text += carry
     if text or segment.last:
-        yield Unit(text, segment.number, segment.last, True)
+        yield Unit(text, segment.number, segment.last, True, continues)
 
 
 _PARAGRAPH, _LINE, _SPACE = re.compile(r"\n\n(?=\S)"), re.compile(r"\n(?=\S)"), re.compile(r" (?=\S)")

@@ -12,6 +12,7 @@ import functools
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, pre_tokenizers
@@ -43,6 +44,26 @@ def encoder(tokenizer: Tokenizer, dtype: type[np.unsignedinteger]) -> Encode:
         return slow
     fast = by_words(tokenizer, dtype)
     return fast if fast([TRICKY]) == slow([TRICKY]) else slow
+
+
+def continuing(tokenizer: Tokenizer) -> Tokenizer | None:
+    """A copy that puts no space before a text, for a passage within one; None where the tokenizer puts none."""
+    parts = json.loads(tokenizer.to_str())
+
+    def bare(part: dict[str, Any] | None) -> dict[str, Any] | None:
+        if part is None or part["type"] == "Prepend":
+            return None
+        for key in ("normalizers", "pretokenizers"):
+            if key in part:
+                part = {**part, key: [kept for each in part[key] if (kept := bare(each)) is not None]}
+        if part["type"] == "Metaspace":
+            part = {**part, "prepend_scheme": "never"}
+        return {**part, "add_prefix_space": False} if part.get("add_prefix_space") else part
+
+    changed = {key: bare(parts[key]) for key in ("normalizer", "pre_tokenizer")}
+    if all(parts[key] == value for key, value in changed.items()):
+        return None
+    return Tokenizer.from_str(json.dumps({**parts, **changed}))
 
 
 def plain(tokenizer: Tokenizer, dtype: type[np.unsignedinteger]) -> Encode:

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from trainer.config import memory
 from trainer.data.conversations import DOCUMENTS, Chat
 from trainer.data.documents import Piece, TextField
-from trainer.data.encoding import encoder
+from trainer.data.encoding import continuing, encoder
 from trainer.data.shards import Coder, Part, Recipe, process, token_type
 from trainer.data.tokenizer import FILE
 from trainer.errors import UserError
@@ -153,9 +153,12 @@ def _coder(settings: Settings) -> Coder:
         chat = Chat(settings.output)
         return Coder(chat, chat.encode, b"", np.dtype(np.uint32).itemsize)
     dtype = token_type(settings.vocabulary)
-    encode = encoder(Tokenizer.from_file(str(settings.output / FILE)), dtype)
+    tokenizer = Tokenizer.from_file(str(settings.output / FILE))
     separator = np.array(settings.between, dtype=dtype).tobytes()
-    return Coder(TextField(settings.recipe.text_field), encode, separator, np.dtype(dtype).itemsize)
+    rest = continuing(tokenizer)
+    resume = encoder(rest, dtype) if rest is not None else None
+    fields = TextField(settings.recipe.text_field)
+    return Coder(fields, encoder(tokenizer, dtype), separator, np.dtype(dtype).itemsize, resume)
 
 
 class _Progress:

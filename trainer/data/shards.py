@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
@@ -85,6 +85,17 @@ class Coder:
     """Bytes after each document."""
     width: int
     """Bytes of a token."""
+    resume: Encode | None = None
+    """For text that continues another, if that is encoded in another way."""
+
+    def of(self, units: list[Unit]) -> list[bytes]:
+        """The bytes of each unit."""
+        later = [self.resume is not None and unit.continues for unit in units]
+        parts = [
+            iter(encode([unit.text for unit, after in zip(units, later, strict=True) if after == kind]))
+            for kind, encode in ((False, self.encode), (True, self.resume or self.encode))
+        ]
+        return [next(parts[after]) for after in later]
 
 
 def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder, advance: Advance, more: Callable) -> list[Part]:
@@ -99,7 +110,7 @@ def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder, advance: A
     skip = writer.units
     for group in _groups(placed(piece, recipe, coder.records, advance, skip)):
         more()
-        encoded = coder.encode([unit.text for unit, _, _ in group])
+        encoded = coder.of([unit for unit, _, _ in group])
         for (unit, split, ends), ids in zip(group, encoded, strict=True):
             writer.add(split, ids + coder.separator if ends else ids, unit, recipe.shard_tokens)
     writer.close(ends=True)
@@ -166,6 +177,8 @@ def _place(piece: Piece, recipe: Recipe, unit: Unit, number: int) -> Placed:
         here = held_out(recipe, -1 if unit.whole_file else piece.number, unit.document)
         return unit, SPLITS[here], unit.ends
     here, after = (held_out(recipe, piece.number, place) for place in (number, number + 1))
+    if number > 0 and held_out(recipe, piece.number, number - 1) != here:  # it begins a text in its split
+        unit = replace(unit, continues=False)
     return unit, SPLITS[here], unit.ends or here != after
 
 

@@ -165,7 +165,8 @@ def _from_folder(path: Path, spec: str) -> Tokenizer:
     file, (vocabulary, merges) = path / FILE, OPENAI
     if file.exists():
         raw = _from_file(file)
-        return (_of_transformers(path, spec) or raw) if _changes(read_json(path / COMPANIONS[0]), raw) else raw
+        said = [found for name in COMPANIONS[:2] if isinstance(found := read_json(path / name), dict)]
+        return (_of_transformers(path, spec) or raw) if any(_changes(each, raw) for each in said) else raw
     if (path / vocabulary).exists() and (path / merges).exists():
         try:
             return _byte_level((path / vocabulary).read_text("utf-8"), (path / merges).read_text("utf-8"))
@@ -184,23 +185,24 @@ def _from_folder(path: Path, spec: str) -> Tokenizer:
     return found
 
 
-def _changes(said: Any, raw: Tokenizer) -> bool:
-    """Whether tokenizer_config.json makes another tokenizer of a tokenizer.json."""
-    if not isinstance(said, dict):
-        return False
-    added = said.get("added_tokens_decoder") or {}
-    words = [token.get("content") for token in added.values() if isinstance(token, dict)]
-    return (
-        str(said.get("tokenizer_class") or "").removesuffix("Fast") not in GENERIC
-        or any(said.get(key) is not None for key in ("add_bos_token", "add_eos_token"))
-        or any(raw.token_to_id(word) is None for word in words if isinstance(word, str))
+def _changes(said: dict[str, Any], raw: Tokenizer) -> bool:
+    """Whether transformers makes another tokenizer of a tokenizer.json, by what the files beside it say."""
+    further = [
+        said.get(key) or [] for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens")
+    ]
+    words = [word for each in further for word in (each.values() if isinstance(each, dict) else each)]
+    words += [word for key, word in said.items() if key.endswith("_token")]
+    names = (word.get("content") if isinstance(word, dict) else word for word in words)
+    return str(said.get("tokenizer_class") or "").removesuffix("Fast") not in GENERIC or any(
+        raw.token_to_id(name) is None for name in names if isinstance(name, str)
     )
 
 
 def _of_transformers(path: Path, spec: str) -> Tokenizer | None:
     """The tokenizer that transformers builds of a folder; None where no class is named, or it runs code."""
     stated = [read_json(path / name) or {} for name in (COMPANIONS[0], "config.json")]
-    if not any(said.get(key) for said in stated for key in ("tokenizer_class", "model_type")):
+    named = any(said.get(key) for said in stated for key in ("tokenizer_class", "model_type"))
+    if not named and not (path / FILE).exists():
         return None
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, permutations
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, normalizers
 
+from tests.trainer.data.test_answers import TOKENIZERS
+from trainer import prepare
+from trainer.data.batches import open_dataset
+from trainer.data.documents import PASSAGE
 from trainer.data.encoding import Encode, by_words, encoder, plain, splits_like_gpt2
 from trainer.data.sources import SAMPLE
 from trainer.data.tokenizer import load_tokenizer
@@ -72,3 +77,22 @@ def test_a_tokenizer_of_another_kind_is_used_as_it_is(tokenizer: Path) -> None:
     other.normalizer = normalizers.Lowercase()
     assert not splits_like_gpt2(other)
     assert encoder(other, np.uint16)(["SHOUT out"]) == encoder(other, np.uint16)(["shout out"])
+
+
+@pytest.mark.parametrize("name", ["prepend", "metaspace first", "metaspace always", "nfc", "byte-level with a space"])
+def test_a_file_has_the_tokens_of_its_whole_text_though_it_is_encoded_in_passages(tmp_path: Path, name: str) -> None:
+    words = tmp_path / "words"
+    words.mkdir()
+    TOKENIZERS[name]().save(str(words / "tokenizer.json"))
+    (words / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    tokenizer = Tokenizer.from_file(str(words / "tokenizer.json"))
+    expected = []
+    for number in range(4):
+        text = "\n\n".join("the a b abe " * (20 + number) for _ in range(60)).strip()
+        assert len(text) > 2 * PASSAGE
+        (tmp_path / f"{number}.txt").write_text(text)
+        expected.append([*tokenizer.encode(text).ids, tokenizer.token_to_id("</s>")])
+    prepare.prepare([str(tmp_path / "*.txt")], tmp_path / "data", str(words), fraction=0.5, shard_tokens=10**6)
+    dataset = open_dataset(str(tmp_path / "data"))
+    found = [part.read(0, len(part)).tolist() for part in (dataset.train, dataset.validation)]
+    assert list(chain(*found)) in [list(chain(*order)) for order in permutations(expected)]

@@ -247,7 +247,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "a class of its own": {"tokenizer_class": "LlamaTokenizer", "legacy": False},
     "a class with a space before each text": {"tokenizer_class": "LlamaTokenizer", "legacy": True},
     "a beginning": {"add_bos_token": True},
-    "further tokens": {"added_tokens_decoder": {"700": {"content": "<|im_start|>", "special": True}}},
+    "further tokens": {"added_tokens_decoder": {"700": {"content": "<|x|>", "special": True}}},
+    "further tokens by name": {"additional_special_tokens": ["<|x|>"], "tokenizer_class": "PreTrainedTokenizerFast"},
+    "a further padding": {"pad_token": {"__type": "AddedToken", "content": "<|x|>"}},
     "nothing": {"tokenizer_class": "PreTrainedTokenizerFast"},
     "a class that nobody has": {"tokenizer_class": "SomebodysTokenizer"},
 }
@@ -266,7 +268,7 @@ def test_what_transformers_makes_of_a_tokenizer_json_is_what_reads_the_data(
     theirs: Any = AutoTokenizer.from_pretrained(folder)
     prepare.prepare([str(text)], tmp_path / "data", str(folder), fraction=0.2, shard_tokens=10**6)
     ours = Tokenizer.from_file(str(tmp_path / "data" / "tokenizer.json"))
-    for given in ("the a</s>the b <|im_start|>the", "[the] a"):
+    for given in ("the a</s>the b <|im_start|>the", "[the] a <|x|>the"):
         assert ours.encode(given).ids == theirs(given)["input_ids"]
 
 

@@ -343,4 +343,5 @@ def test_evaluating_with_unfit_data_is_told(run: Path, dataset: Path, tmp_path: 
     smaller.resize_token_embeddings(400)
     smaller.save_pretrained(tmp_path / "smaller")
     arguments = ["--model", str(tmp_path / "smaller"), "--data", str(dataset)]
-    assert re.search(r"its largest token is 4\d\d, the model has 400", fails(evaluate.main, arguments, capsys))
+    said = fails(evaluate.main, arguments, capsys)
+    assert re.search(r"its largest token is 4\d\d, the model has 400", said)
