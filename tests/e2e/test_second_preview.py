@@ -15,7 +15,7 @@ from tests.e2e.cloud_stack import CloudStack
 from tests.standin import own
 from tests.standin.aws.account import Account, aws
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 Sections = dict[str, dict[str, Any]]
 ON_GCP: dict[str, tuple[str, Sections]] = {
     # A pool for each; nodes of flex-start and of a queue live a limited time.

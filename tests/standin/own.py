@@ -25,8 +25,11 @@ def _table() -> dict[str, list[dict[str, Any]]]:
 def set_in(type_: str, inputs: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     """(path, value, the path of `declared`) of all that the cloud sets in a resource with these inputs."""
     for entry in _table().get(type_, []):
+        filled = entry.get("fills")
+        if filled and at(inputs, filled) is not None:
+            continue
         if all(at(inputs, path) == wanted for path, wanted in entry.get("if", {}).items()):
-            yield entry["path"], entry["to"], entry.get("declared", "")
+            yield filled or entry["path"], entry["to"], filled or entry.get("declared", "")
 
 
 def outputs(type_: str, inputs: Mapping[str, Any], known: Values) -> Values:
@@ -44,9 +47,9 @@ def compared(type_: str, old: Values, new: Mapping[str, Any]) -> Values:
 
     What the program no longer declares, and leaves to the cloud, stays as it is.
     """
-    left = {whose: None for _, _, whose in set_in(type_, old) if whose and at(new, whose) is None and at(old, whose)}
+    left = {entry.get("fills") or entry.get("declared") for entry in _table().get(type_, [])} - {None}
     told = {path: value for path, value, whose in set_in(type_, old) if not whose or at(new, whose) is not None}
-    return _with(old, {**left, **told})
+    return _with(old, {**{path: None for path in left if at(old, path) and at(new, path) is None}, **told})
 
 
 def at(values: Any, path: str) -> Any:

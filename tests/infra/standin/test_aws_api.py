@@ -79,7 +79,7 @@ def test_what_would_be_destroyed_too_early_is_found_out(living: Built, used: str
 
 
 #: The pods' roles and access point are in use only once pods run; no node is in the NAT gateway's subnet.
-FREE = re.compile(r"aws:iam/.* (autoscaler|efs-driver|network)|RouteTableAssociation nat|AccessPoint")
+FREE = re.compile(r"aws:iam/.* (autoscaler|efs-driver|efs-node|network)|RouteTableAssociation nat|AccessPoint")
 HELD = {*order("in_use"), *order("beside"), *order("needed")}
 #: Sorted: the order of a recording varies, and every process must collect the same tests.
 IN_USE = sorted(

@@ -125,7 +125,7 @@ def test_a_name_of_ones_own_makes_the_old_one_go_first(gcp: Resources, name: dic
     which = Urn(urn(CLUSTER, "x"))
     before = gcp.check(which, {}, {**name, "location": "a"}, b"seed")
     after = gcp.check(which, before, {**name, "location": "b"}, b"other")
-    assert gcp.diff(which, before, after, [])[1:] == (["location"], old_first)
+    assert gcp.diff(which, before, after, ["initialNodeCount", "nodeConfig"])[1:] == (["location"], old_first)
 
 
 @pytest.mark.parametrize(("kind", "replaces"), [("Job", ["spec.parallelism"]), ("JobPatch", [])])
