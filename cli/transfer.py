@@ -107,7 +107,7 @@ class Volume:
         for name in (PurePosixPath(entry["path"]) for entry in found):
             if name.is_absolute() or ".." in name.parts:
                 raise TransferError(
-                    f"{path}: the volume names {str(name)!r}, which leads out of the folder; nothing is fetched"
+                    f"{path}: the volume names '{name}', which leads out of the folder; nothing is fetched"
                 )
         return {entry["path"]: entry["size"] for entry in found}
 
@@ -317,7 +317,7 @@ def _error(content: bytes) -> str:
     try:
         return str(json.loads(content)["error"])
     except (ValueError, KeyError, TypeError):
-        return f"the volume's server answered {content[:200]!r}"
+        return f"the volume's server answered {content[:200].decode('utf-8', 'replace')}"
 
 
 def _lost(error: Exception) -> TransferError:
