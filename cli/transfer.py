@@ -92,7 +92,7 @@ class Volume:
             name = PurePosixPath(item["path"])
             if name.is_absolute() or any(part.startswith(".") for part in name.parts) or not name.parts:
                 raise TransferError(
-                    f"{folder}: the volume names {str(name)!r}, which leads out of the folder; nothing is fetched"
+                    f"{folder}: the volume names '{name!s}', which leads out of the folder; nothing is fetched"
                 )
             if "odd" in item:
                 odd[item["path"]] = str(item["odd"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from infra.buildx import is_docker_hub, is_loopback
 from infra.cluster import ETCD_IMAGE, NVIDIA_GPU, Cluster, Registry, SharedStorage, WorkerPool, static_volume
 from infra.config import ConfigError, StackConfig
 from infra.image import compression
-from infra.sections import TAINT, ImageConfig, StorageConfig
+from infra.sections import DATA, TAINT, ImageConfig, StorageConfig
+from trainer.config.addresses import on_volume
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,11 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
     cluster = config.cluster
     assert cluster.context is not None, "infra.rules lets no existing cluster without a context through"
     kubeconfig, offer = find_context(cluster.context, cluster.kubeconfig, stack)
-    image = image_settings(config, stack)
+    image, storage = _together(stack, lambda: image_settings(config, stack), lambda: _storage(config, offer, stack))
+    if missing := _missing_inputs(config, storage.local_folder):
+        raise ConfigError(stack, missing)
     registry = image.registry
     assert image.builder is not None
-    storage = _storage(config, offer, stack)
     runnable = {"kubernetes.io/os": "linux"}
     if image.builder == "buildkit":  # the others' architecture is not known (infra/image.py)
         runnable["kubernetes.io/arch"] = "amd64"
@@ -83,6 +85,42 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
         # A node that offers a folder is this machine.
         shared=offer.storagePath is None,
     )
+
+
+def _together(stack: str, *asked: Callable[[], Any]) -> list[Any]:
+    """What the functions return. Raises ConfigError with the problems of all of them."""
+    found, problems = [], []
+    for each in asked:
+        try:
+            found.append(each())
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(stack, problems)
+    return found
+
+
+def _missing_inputs(config: StackConfig, folder: str | None) -> list[str]:
+    """Inputs that are not on a volume which this machine sees, before their Job finds out.
+
+    A stack whose volume is new has to come up before anything can be uploaded; a dataset that is complete is not read
+    again.
+    """
+    datasets = Path(folder or "/nowhere", "datasets")
+    if not datasets.is_dir() or (datasets / config.dataset.name / "index.json").exists():
+        return []
+    places = {
+        f"dataset.input.{at}": on_volume(text, DATA)
+        for at, text in enumerate(config.dataset.input)
+        if config.training.task != "question_answering"
+    }
+    return [
+        f"{key}: {place} is not there; `trainyard upload {Path(place).name}` brings yours to the shared volume"
+        for key, place in places.items()
+        if place.startswith(f"{DATA}/")
+        and not re.search(r"[*?[]", place)
+        and not Path(datasets.parent, place.removeprefix(f"{DATA}/")).exists()
+    ]
 
 
 def image_settings(config: StackConfig, stack: str) -> ImageConfig:

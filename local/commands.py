@@ -108,7 +108,7 @@ def toolchain(
 
     unknown = [name for name in names or () if name not in tools.BY_NAME]
     if unknown:
-        return refuse([f"unknown tool {unknown[0]!r}; allowed: {', '.join(tools.BY_NAME)}"])
+        return refuse([f"unknown tool '{unknown[0]}'; allowed: {', '.join(tools.BY_NAME)}"])
     wanted = tuple(names or environment.pulumi_tools())
     problems = preflight.toolchain_problems(preflight.gather(wanted))
     if problems:
@@ -269,7 +269,7 @@ def run(
     variables = environment.variables()
     program = shutil.which(command[0], path=variables["PATH"])
     if not program:
-        return refuse([f"there is no program {command[0]!r} on PATH; `trainyard local up` makes the toolchain"])
+        return refuse([f"there is no program '{command[0]}' on PATH; `trainyard local up` makes the toolchain"])
     if not phase:
         sys.stdout.flush()
         os.execve(program, command, variables)

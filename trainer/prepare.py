@@ -26,7 +26,7 @@ from trainer.data.batches import CONVERSATIONS, INDEX, VERSION, open_dataset
 from trainer.data.documents import DOCUMENTS, PASSAGE, PIECE_BYTES, TextField, plan
 from trainer.data.pieces import Settings, available_cpus, run
 from trainer.data.shards import PROGRESS, SPLITS, Part, Recipe, placed, token_type
-from trainer.data.sources import SAMPLE, Source, find
+from trainer.data.sources import SAMPLE, Source, counts, find
 from trainer.data.tokenizer import (
     COMPANIONS,
     FILE,
@@ -166,7 +166,7 @@ def prepare(
     if _complete(output, identity):
         if not _holds(output / FILE, words_of):
             write_atomic(output / FILE, words_of)
-        event("prepared", state="found", directory=output, **_counts(sources, passed))
+        event("prepared", state="found", directory=output, **counts(sources, passed))
         return
     _begin(output, identity)
     write_atomic(output / FILE, words_of)
@@ -192,16 +192,10 @@ def prepare(
         state="written",
         directory=output,
         documents=index["documents"],
-        **_counts(sources, passed),
+        **counts(sources, passed),
         **{f"{name}_tokens": split["tokens"] for name, split in index["splits"].items()},
         bytes_per_token=f"{index['text_bytes'] / total:.2f}",
     )
-
-
-def _counts(sources: list[Source], passed: dict[str, list[str]]) -> dict[str, Any]:
-    """How many files were read, and how many of the folders were not."""
-    over = sum(map(len, passed.values()))
-    return {"files": len(sources), "passed_over": f"'{over} ({', '.join(passed)})'"} if over else {}
 
 
 def _conversation_files(

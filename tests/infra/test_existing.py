@@ -310,3 +310,38 @@ def test_the_provider_is_explicit_and_never_replaced_over_an_unknown_kubeconfig(
     assert provider.inputs["kubeconfig"] == str(local_kubeconfig)
     for item in stack.all("kubernetes:"):
         assert provider.urn in item.provider
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_an_input_that_is_not_on_a_volume_of_this_machine_is_refused_before_its_job_starts(
+    prepared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "volume"
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "k", "trainyard-local", OFFER)))
+    given = {"name": "mine", "input": ["corpus", "there.txt", "*.rst", "hf:a/b", "s3://b/x"]}
+    changes = values(storage={"kind": "hostPath", "path": str(folder)}, dataset=given)
+    record("local", changes)  # a new volume: nothing can be uploaded before the first `up`
+    (folder / "datasets" / "mine").mkdir(parents=True)
+    (folder / "there.txt").touch()
+    if prepared:
+        (folder / "datasets/mine/index.json").touch()
+        record("local", changes)
+        return
+    with pytest.raises(pulumi.RunError) as caught:
+        record("local", changes)
+    (_, line) = str(caught.value).splitlines()
+    assert line.strip() == (
+        "dataset.input.0: /data/corpus is not there; `trainyard upload corpus` brings yours to the shared volume"
+    )
+
+
+def test_registry_and_storage_of_a_cluster_are_refused_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kind", "kind-kind", None)))
+    with pytest.raises(pulumi.RunError) as caught:
+        record("local", values(cluster={"context": "kind-kind"}, storage={"kind": "hostPath"}))
+    assert [line.strip().partition(":")[0] for line in str(caught.value).splitlines()[1:]] == [
+        "image.registry",
+        "storage.path",
+    ]

@@ -55,7 +55,7 @@ def address(text: str) -> str:
     if not server.strip() or (scheme.startswith("http") and server.startswith("?")):
         raise ValueError(f"'{text}' {NOWHERE}")
     if scheme in ("s3", "gs"):
-        if not re.fullmatch(r"[A-Za-z0-9][-._A-Za-z0-9]+", server):
+        if not re.fullmatch(r"[A-Za-z0-9][-._A-Za-z0-9]*", server):
             raise ValueError(f"'{text}': '{server}' is no name of a bucket; allowed: letters, digits, '-', '.' and '_'")
         if query := re.search(r"\?\w+=", path):
             raise ValueError(f"'{text}' ends in a query, which {scheme}:// has not; leave out {path[query.start() :]}")

@@ -79,6 +79,12 @@ def find(inputs: list[str], passed: dict[str, list[str]] | None = None) -> list[
     return sources
 
 
+def counts(sources: list[Source], passed: dict[str, list[str]]) -> dict[str, Any]:
+    """For a log line: how many files were read, and how many of the folders were not."""
+    over = sum(map(len, passed.values()))
+    return {"files": len(sources), "passed_over": f"'{over} ({', '.join(passed)})'"} if over else {}
+
+
 def _files(name: str, over: dict[str, list[str]]) -> list[Source]:
     try:
         fsspec.core.url_to_fs(name)
