@@ -56,9 +56,7 @@ def test_the_volume_of_a_living_stack_becomes_one_of_another_kind(gke: CloudStac
     servers = [item.metadata.name for item in apps.list_namespaced_deployment("trainyard-storage").items]
     assert servers == ([] if kind == "filestore" else ["nfs-server"])
     assert apps.read_namespaced_deployment("tensorboard", "trainyard").metadata.deletion_timestamp is None
-    until(
-        lambda: core.read_namespaced_persistent_volume_claim("data", "trainyard").status.phase == "Bound", 20, "bound"
-    )
+    until(lambda: core.read_namespaced_persistent_volume_claim("data", "trainyard").status.phase == "Bound", "bound")
 
 
 class held:
