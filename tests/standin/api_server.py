@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import ssl
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,14 +32,13 @@ CREDENTIAL = {
     "kind": "ExecCredential",
     "status": {"token": TOKEN},
 }
-START_SECONDS = 60
+SECONDS = 120
 
 
 @dataclass
 class ApiServer:
     address: str  # 127.0.0.1:PORT
     folder: Path
-    controllers: subprocess.Popen[bytes]
     ended: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -51,6 +52,11 @@ class ApiServer:
         helper.write_text(f"#!/bin/sh\necho '{json.dumps(CREDENTIAL)}'\n")
         helper.chmod(0o755)
         return {"SSL_CERT_FILE": str(self.certificate), "PATH": f"{helper.parent}:{path}"}
+
+    def is_ready(self) -> bool:
+        trusted = ssl.create_default_context(cafile=str(self.certificate))
+        with urllib.request.urlopen(f"https://{self.address}/readyz", timeout=5, context=trusted) as answer:
+            return answer.status == 200
 
     def client(self) -> Any:
         settings = kubernetes.client.Configuration(host=f"https://{self.address}")
@@ -105,11 +111,10 @@ def api_server(folder: Path) -> Iterator[ApiServer]:
     )
     with contextlib.ExitStack() as stack:
 
-        def start(name: str, *flags: str) -> subprocess.Popen[bytes]:
+        def start(name: str, *flags: str) -> None:
             log = stack.enter_context((folder / f"{name}.log").open("wb"))
             process = subprocess.Popen([toolchain.program(name), *flags], stdout=log, stderr=log)
             stack.callback(lambda: (process.kill(), process.wait()))
-            return process
 
         start(
             "etcd",
@@ -135,7 +140,11 @@ def api_server(folder: Path) -> Iterator[ApiServer]:
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
         )
-        controllers = start(
+        made = ApiServer(f"127.0.0.1:{port}", folder)
+        until(made.certificate.exists, "the API server's certificate")
+        # The controllers give up after ten seconds without an API server.
+        until(made.is_ready, "the API server is ready")
+        start(
             "kube-controller-manager",
             f"--kubeconfig={kubeconfig}",
             "--bind-address=127.0.0.1",
@@ -144,25 +153,19 @@ def api_server(folder: Path) -> Iterator[ApiServer]:
             f"--service-account-private-key-file={key}",
             "--leader-elect=false",
         )
-        made = ApiServer(f"127.0.0.1:{port}", folder, controllers)
-        until(made.certificate.exists, START_SECONDS, "the API server's certificate")
-        until(
-            lambda: made.core().read_namespaced_service_account("default", "default"),
-            START_SECONDS,
-            "the API server answers and its controllers work",
-        )
+        until(lambda: made.core().read_namespaced_service_account("default", "default"), "the controllers work")
         kubelet = threading.Thread(target=made.run_pods, daemon=True)
         kubelet.start()
         stack.callback(lambda: (made.ended.set(), kubelet.join()))
         yield made
 
 
-def until(holds: Callable[[], Any], seconds: float, what: str) -> None:
-    """Wait until it holds; an answer of the API server that it does not is the same as False."""
-    deadline = time.monotonic() + seconds
+def until(holds: Callable[[], Any], what: str) -> None:
+    """Wait until it holds. An error of the API server counts as False."""
+    deadline = time.monotonic() + SECONDS
     while True:
         with contextlib.suppress(kubernetes.client.ApiException, HTTPError, OSError):
             if holds():
                 return
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        assert time.monotonic() < deadline, f"not within {SECONDS} s: {what}"
         time.sleep(0.1)
