@@ -19,6 +19,7 @@ from cli import CommandError
 from cli.reach import transfer
 from cli.target import Kubeconfig, RunningStack, target_of
 from cli.transfer import Pair, copy, put
+from trainer.plain import plain
 from workloads.layout import DATA
 
 SCHEMES = ("s3", "gs", "https", "http")
@@ -46,10 +47,12 @@ def upload(
         else:
             # A file at the top is an input of its own: other files there do not count.
             changed = put(volume, pairs, inside if folder == DATA else folder, bar)
-    print(f"{source} is at {inside}. {use(source, inside, stack)}")
+    print(plain(f"{source} is at {inside}. {use(source, inside, stack)}"))
     if changed:
         name = f"pulumi config set --stack {stack} --path dataset.name NAME"
-        print(f"This changed {inside}. A dataset prepared from it stays as it is; to prepare a new one:\n  {name}")
+        print(
+            f"This changed {plain(inside)}. A dataset prepared from it stays as it is; to prepare a new one:\n  {name}"
+        )
 
 
 def use(source: str, inside: str, stack: str) -> str:
