@@ -152,7 +152,8 @@ class Agent(LocalElasticAgent):
             rounds = "1 round" if self._fruitless == 1 else f"{self._fruitless} rounds in a row"
             raise Stop(
                 EXIT_FATAL,
-                f"{rounds} ended without a step beyond {self._best}; the last with exit code {first.exitcode}: {reason}",
+                f"{rounds} ended without a step beyond {self._best}; the last with exit code "
+                f"{first.exitcode}: {reason}",
             )
 
 
