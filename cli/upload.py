@@ -20,6 +20,7 @@ from cli.reach import transfer
 from cli.target import Kubeconfig, RunningStack, target_of
 from cli.transfer import copy, put
 from trainer.config.addresses import REFUSED, SCHEMES, TABLES, address, kind_of, passed_over
+from trainer.plain import plain
 from workloads.layout import DATA
 
 SURROGATES = range(0xD800, 0xE000)
@@ -54,11 +55,13 @@ def upload(
             # A file at the top is an input of its own: other files there do not count.
             changed = put(volume, top, names, folder, bar, shared=one and folder == DATA)
     for line in unread(Path(source), names):
-        print(line)
-    print(f"{source} is at {inside}. {use(source, inside, stack)}")
+        print(plain(line))
+    print(plain(f"{source} is at {inside}. {use(source, inside, stack)}"))
     if changed:
         name = f"pulumi config set --stack {stack} --path dataset.name NAME"
-        print(f"This changed {inside}. A dataset prepared from it stays as it is; to prepare a new one:\n  {name}")
+        print(
+            f"This changed {plain(inside)}. A dataset prepared from it stays as it is; to prepare a new one:\n  {name}"
+        )
 
 
 def use(source: str, inside: str, stack: str) -> str:

@@ -17,6 +17,7 @@ from kubernetes import client
 
 from chaos.row import Expected, until
 from cli.cluster import JOB, as_json, connect, workers
+from cli.progress import counted
 from cli.state import State as Training
 from cli.status import read
 from cli.target import PROOF, Target, target_of
@@ -113,7 +114,7 @@ class Subject:
             if found.condition.startswith("Failed"):
                 raise Expected(f"the training ended: {found.condition}")
             pods = sum(pod.state == "Running" for pod in found.pods)
-            self.say(f"step {found.figures.get('step', '-')}, round {found.round}, {pods} pods")
+            self.say(f"step {found.figures.get('step', '-')}, round {found.round}, {counted(pods, 'pod')}")
             if found.figures.get("world_size") != workers * self.config.workers.processes:
                 return None
             if not anew(found):

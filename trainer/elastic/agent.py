@@ -149,10 +149,11 @@ class Agent(LocalElasticAgent):
             self._fruitless += 1
         log.event("workers_ended", codes=",".join(map(str, sorted(codes))), reason=repr(reason), step=reached)
         if self._fruitless >= self._patience:
+            rounds = "1 round" if self._fruitless == 1 else f"{self._fruitless} rounds in a row"
             raise Stop(
                 EXIT_FATAL,
-                f"{self._fruitless} rounds in a row ended without a step beyond {self._best}; the last with "
-                f"exit code {first.exitcode}: {reason}",
+                f"{rounds} ended without a step beyond {self._best}; the last with exit code "
+                f"{first.exitcode}: {reason}",
             )
 
 
