@@ -1,7 +1,7 @@
 """A training that ended before it was done, and how it comes back: stopped, deleted, out of time, failed and mended.
 
-On the real engine and the real node, in order: one training of seconds is disturbed in each way, and ends with the losses
-of one that nobody disturbed.
+On the real engine and the real node, in order: one training of seconds is disturbed in each way, and ends with the
+losses of one that nobody disturbed.
 """
 
 from __future__ import annotations
