@@ -34,8 +34,7 @@ from urllib.parse import urlsplit
 
 PIECE = 4 << 20
 """Bytes that are read from a bucket at once, and that an interruption costs at most."""
-IDLE_SECONDS = 900
-"""Seconds after which a forgotten pod ends."""
+IDLE_SECONDS = 900  # after which a forgotten pod ends
 ANONYMOUS = {"s3": [{"anon": True}], "gs": [{"token": "anon"}]}
 """Options for a public bucket: without them, a pod without credentials fails before its first request."""
 COPIED = ".copied"
@@ -67,9 +66,7 @@ def enter(path: str | Path, create: bool = False) -> int:
         except OSError as error:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                 raise
-            raise RefusedError(
-                f"{path}: {part} there is a link or a file, no folder; give another, or remove it"
-            ) from None
+            raise RefusedError(f"{path}: {part} there is a link or a file, no folder; remove it") from None
         finally:
             os.close(above)
     try:
