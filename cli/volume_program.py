@@ -34,8 +34,7 @@ from urllib.parse import urlsplit
 
 PIECE = 4 << 20
 """Bytes that are read from a bucket at once, and that an interruption costs at most."""
-IDLE_SECONDS = 900
-"""Seconds after which a forgotten pod ends."""
+IDLE_SECONDS = 900  # after which a forgotten pod ends
 ANONYMOUS = {"s3": [{"anon": True}], "gs": [{"token": "anon"}]}
 """Options for a public bucket: without them, a pod without credentials fails before its first request."""
 COPIED = ".copied"
@@ -43,6 +42,7 @@ COPIED = ".copied"
 WRITING = "writing"
 """In the folder of incomplete files: those that an rsync has open, as NAME.XXXXXX."""
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+PASS = FOLDER | getattr(os, "O_PATH", 0)  # a folder on the way need not be readable
 REFUSED, BUSY = "refused: ", "busy: another command has these files"
 KINDS = {stat.S_IFLNK: "link", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
 
@@ -53,7 +53,7 @@ class RefusedError(Exception):
 
 def enter(path: str | Path, create: bool = False) -> int:
     """Open a folder without following a link on the way; `create` makes what is missing. Raises RefusedError."""
-    here = os.open("/", FOLDER)
+    here = os.open("/", PASS)
     for part in Path(path).parts[1:]:
         above = here
         try:
@@ -62,16 +62,17 @@ def enter(path: str | Path, create: bool = False) -> int:
             if create:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(part, 0o755, dir_fd=above)
-            here = os.open(part, FOLDER, dir_fd=above)
+            here = os.open(part, PASS, dir_fd=above)
         except OSError as error:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                 raise
-            raise RefusedError(
-                f"{path}: {part} there is a link or a file, no folder; give another, or remove it"
-            ) from None
+            raise RefusedError(f"{path}: {part} there is a link or a file, no folder; remove it") from None
         finally:
             os.close(above)
-    return here
+    try:
+        return os.open(".", FOLDER, dir_fd=here)
+    finally:
+        os.close(here)
 
 
 def files(folder: str) -> Iterator[dict[str, Any]]:
@@ -337,14 +338,11 @@ def main(call: str, *arguments: str) -> int:
                 print(json.dumps(step), flush=call == "copy")
             print(json.dumps({"complete": True}), flush=True)
     except BlockingIOError:
-        print(BUSY, file=sys.stderr)
-        return 1
+        sys.exit(BUSY)
     except RefusedError as error:
-        print(f"{REFUSED}{error}", file=sys.stderr)
-        return 1
+        sys.exit(f"{REFUSED}{error}")
     except OSError as error:
-        print(f"{REFUSED}{error.filename or ' '.join(arguments[:1])}: {error.strerror or error}", file=sys.stderr)
-        return 1
+        sys.exit(f"{REFUSED}{error.filename or ' '.join(arguments[:1])}: {error.strerror or error}")
     return 0
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.volume import Wire
+from cli import __main__, fetch
+from cli.target import Target
+from tests.cli.volume import Seen, Wire, noise, save
 
 
 @pytest.fixture
@@ -23,3 +29,50 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def wire(tmp_path: Path) -> Wire:
     return Wire(tmp_path / "wire")
+
+
+@pytest.fixture
+def run(volume_folder: Path) -> Path:
+    """A run folder with two complete checkpoints, one that is being written, and a copy of somebody's own."""
+    folder = volume_folder / "runs" / "small"
+    for step in (100, 200):
+        save(folder, step)
+    unfinished = folder / "checkpoints" / ".step-00000300.17"
+    unfinished.mkdir()
+    (unfinished / "manifest.json").write_text("{}")
+    shutil.copytree(folder / "checkpoints" / "step-00000100", folder / "checkpoints" / "step-100-good")
+    (folder / "tensorboard").mkdir()
+    (folder / "tensorboard" / "events").write_bytes(b"events")
+    (folder / "metrics.jsonl").write_text('{"step": 1}\n')
+    (folder / "DONE").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, volume_folder: Path, run: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> Any:
+    """`trainyard fetch` with the volume here: its exit code, output and error."""
+
+    @contextmanager
+    def transfer(*_: Any) -> Iterator[Any]:
+        yield wire.volume, None, Seen()
+
+    def report(pod: Any, run: str) -> None:
+        noise(tmp_path / "scratch" / "report" / "index.html", 10)
+
+    def target_of(stack: str) -> Target:
+        return Target(f"context-{stack}", "n", "train", None, {}, str(run))
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = __main__.main(["fetch", *arguments])
+        return code, *capsys.readouterr()
+
+    monkeypatch.setattr(fetch, "SCRATCH", str(tmp_path / "scratch"))
+    monkeypatch.setattr(fetch, "run_folder", lambda name: str(volume_folder / "runs" / name))
+    monkeypatch.setattr(fetch, "make_report", report)
+    monkeypatch.setattr(fetch, "target_of", target_of)
+    monkeypatch.setattr(fetch, "transfer", transfer)
+    monkeypatch.chdir(tmp_path)
+    return call

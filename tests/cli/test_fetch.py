@@ -4,55 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cli import __main__, fetch
-from cli.target import Target
+from cli import fetch
 from cli.transfer import TransferError, get
-from tests.cli.volume import Seen, Wire, noise, plant, told, tree
+from tests.cli.volume import MB, OF_THE_NEWEST, Seen, Wire, noise, save, told, tree
 
-MB = 1 << 20
 RUN = "/data/runs/small"
-
-
-@pytest.fixture
-def run(volume_folder: Path) -> Path:
-    """A run folder with two complete checkpoints, one that is being written, and a copy of somebody's own."""
-    folder = volume_folder / "runs" / "small"
-    for step in (100, 200):
-        save(folder, step)
-    unfinished = folder / "checkpoints" / ".step-00000300.17"
-    unfinished.mkdir()
-    (unfinished / "manifest.json").write_text("{}")
-    shutil.copytree(folder / "checkpoints" / "step-00000100", folder / "checkpoints" / "step-100-good")
-    (folder / "tensorboard").mkdir()
-    (folder / "tensorboard" / "events").write_bytes(b"events")
-    (folder / "metrics.jsonl").write_text('{"step": 1}\n')
-    (folder / "DONE").write_text("{}")
-    return folder
-
-
-def save(run: Path, step: int) -> None:
-    checkpoint = run / "checkpoints" / f"step-{step:08d}"
-    (checkpoint / "model").mkdir(parents=True)
-    (checkpoint / "model" / "model.safetensors").write_bytes(random.Random(step).randbytes(8 * MB))
-    (checkpoint / "model" / f"shard-{step}").write_text(f"of {step}")
-    (checkpoint / "optimizer.safetensors").write_bytes(b"0" * 1000)
-    (checkpoint / "config.yaml").write_text("run: {}\n")
-    (checkpoint / "manifest.json").write_text(json.dumps({"step": step}))
 
 
 def receive(wire: Wire, run: Path, target: Path, everything: bool = False) -> Seen:
@@ -60,9 +28,6 @@ def receive(wire: Wire, run: Path, target: Path, everything: bool = False) -> Se
     chosen, _ = fetch.wanted(wire.volume.find(str(run)).files, str(run), everything)
     fetch.bring(wire.volume, str(run), chosen, target, seen)
     return seen
-
-
-OF_THE_NEWEST = {"model/model.safetensors", "model/shard-200", "config.yaml", "manifest.json"}
 
 
 def test_the_newest_complete_model_the_metrics_and_the_curves_come(tmp_path: Path, run: Path, wire: Wire) -> None:
@@ -159,92 +124,6 @@ def test_a_checkpoint_that_goes_meanwhile_is_told_by_name(tmp_path: Path, run: P
     assert not any(name.endswith("safetensors") for name in tree(tmp_path / "here"))
 
 
-def sparse(path: Path) -> None:
-    with open(path, "wb") as file:
-        file.truncate(8 << 40)
-
-
-ODD = {
-    "link to a file": (lambda p, v: p.symlink_to(v / "secret"), "link"),
-    "link to a folder": (lambda p, v: p.symlink_to(v), "link"),
-    "link to nothing": (lambda p, v: p.symlink_to("/nowhere"), "link"),
-    "FIFO": (lambda p, v: os.mkfifo(p), "FIFO"),
-    "socket": (lambda p, v: os.mknod(p, 0o140644), "socket"),
-    "sparse file": (lambda p, v: sparse(p), r"8,796\.1 GB of holes"),
-}
-
-
-@pytest.mark.parametrize("name", ["odd", "tensorboard/odd", "checkpoints/step-00000200/model/odd", "report"])
-@pytest.mark.parametrize("kind", ODD)
-def test_links_and_odd_files_are_left_out_and_told(
-    kind: str, name: str, tmp_path: Path, run: Path, command: Any
-) -> None:
-    """One of them stopped the fetch, blocked it for ever, or had terabytes of nothing read and sent."""
-    elsewhere = tmp_path / "elsewhere"
-    noise(elsewhere / "secret", 10)
-    ODD[kind][0](run / name, elsewhere)
-    code, said, _ = command("--to", str(tmp_path / "here"))
-    assert code == 0
-    assert f"left out: '{name}' (" in said
-    assert tree(tmp_path / "here").keys() == {
-        *OF_THE_NEWEST,
-        *("metrics.jsonl", "DONE", "tensorboard/events", ".fetched.json", "report/index.html"),
-    }
-
-
-@pytest.mark.parametrize("kind", ["link", "fifo", "gone"])
-def test_what_is_swapped_after_the_listing_is_told_and_not_followed(kind: str, tmp_path: Path, run: Path) -> None:
-    secret = noise(tmp_path / "secret", 10)
-    (run / "DONE").unlink() if kind == "gone" else plant(run / "DONE", secret, kind)
-    refused = told(lambda: get(Wire(tmp_path / "w").volume, str(run), {"DONE": 2}, tmp_path / "here", Seen()))
-    assert "DONE" in refused
-    assert "run the same command again" in refused
-    assert "DONE" not in tree(tmp_path / "here")
-
-
-HOSTILE = """
-import json, os, sys
-if sys.argv[1] == "list":
-    print(json.dumps({"path": NAME, "size": 1, "allocated": 512}))
-    print(json.dumps({"complete": True}))
-else:
-    os.chdir(sys.argv[2])
-    names = sys.argv.index("rsync", 4)
-    os.execvp("python3", ["python3", "-c", EVIL, *sys.argv[names:]])
-"""
-
-
-@pytest.mark.parametrize("name", ["/root/.bashrc", "../../escaped", "model/../../escaped", ".fetched.json", "a/.b", ""])
-def test_a_name_that_leads_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
-    """Anybody who may change pods can answer in the program's place."""
-    lie = tmp_path / "program.py"
-    lie.write_text(HOSTILE.replace("NAME", repr(name)))
-    with pytest.raises(TransferError, match="leads out of the folder"):
-        Wire(tmp_path / "wire", program=lie).volume.find(RUN)
-    lie.write_text(HOSTILE.replace("NAME", "'a..b/c'"))
-    assert Wire(tmp_path / "wire", program=lie).volume.find(RUN).files == {"a..b/c": 1}
-
-
-@pytest.mark.parametrize("options", ["-l", "-lD", "-rl", "-rlD --no-relative", "-L", "-K -l", "-H -l"])
-def test_an_rsync_that_sends_other_things_than_were_asked_for_writes_nothing_else(
-    options: str, tmp_path: Path, run: Path
-) -> None:
-    """The other end runs rsync with options of its own: it offers links, and files that nobody named."""
-    (run / "model").symlink_to(tmp_path / "victim")
-    (tmp_path / "victim").mkdir()
-    lie = tmp_path / "program.py"
-    lie.write_text(
-        "import os, sys\nos.chdir(sys.argv[2])\n"
-        f"os.execvp('rsync', [*sys.argv[4:], *{options.split()!r}] if '-s' not in sys.argv[4:] else "
-        f"[*sys.argv[4:6], *{options.split()!r}, *sys.argv[6:]])\n"
-    )
-    wanted = {"DONE": 2, "model/secret": 4}
-    told(lambda: get(Wire(tmp_path / "wire", program=lie).volume, str(run), wanted, tmp_path / "here", Seen()))
-    assert tree(tmp_path / "victim") == {}
-    assert not any(path.is_symlink() for path in (tmp_path / "here").rglob("*"))
-    assert {name for name in tree(tmp_path / "here") if not name.startswith(".")} <= {"DONE"}
-
-
 def test_a_fetch_that_does_not_fit_on_the_disk_is_refused_before_it_begins(
     tmp_path: Path, run: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,36 +145,6 @@ def test_two_fetches_into_one_folder_at_once_both_end_well(tmp_path: Path, run: 
         each.join()
     assert failed == ["", ""]
     assert tree(tmp_path / "here") == {name: content for name, content in tree(run).items() if ".step" not in name}
-
-
-@pytest.fixture
-def command(
-    tmp_path: Path, volume_folder: Path, run: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> Any:
-    """`trainyard fetch` with the volume here: its exit code, output and error."""
-
-    @contextmanager
-    def transfer(*_: Any) -> Iterator[Any]:
-        yield wire.volume, None, Seen()
-
-    def report(pod: Any, run: str) -> None:
-        noise(tmp_path / "scratch" / "report" / "index.html", 10)
-
-    def target_of(stack: str) -> Target:
-        return Target(f"context-{stack}", "n", "train", None, {}, str(run))
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = __main__.main(["fetch", *arguments])
-        return code, *capsys.readouterr()
-
-    monkeypatch.setattr(fetch, "SCRATCH", str(tmp_path / "scratch"))
-    monkeypatch.setattr(fetch, "run_folder", lambda name: str(volume_folder / "runs" / name))
-    monkeypatch.setattr(fetch, "make_report", report)
-    monkeypatch.setattr(fetch, "target_of", target_of)
-    monkeypatch.setattr(fetch, "transfer", transfer)
-    monkeypatch.chdir(tmp_path)
-    return call
 
 
 def test_a_folder_of_another_run_is_refused_before_anything_is_changed(

@@ -17,9 +17,7 @@ import pytest
 
 from cli import CommandError, __main__, upload
 from cli.transfer import TransferError, put
-from tests.cli.volume import PROGRAM, Seen, Wire, noise, plant, told, tree
-
-MB = 1 << 20
+from tests.cli.volume import MB, PROGRAM, Seen, Wire, noise, told, tree
 
 
 def send(wire: Wire, source: Path, folder: Path) -> Seen:
@@ -199,41 +197,6 @@ def test_two_uploads_of_a_file_at_once_leave_one_of_them_whole(same: bool, tmp_p
         each.join()
     assert list(tree(volume_folder)) == ["large.bin"]
     assert (volume_folder / "large.bin").read_bytes() in {source.read_bytes() for source in sources}
-
-
-FOLDERS = [(name, planted) for name in ("data", "corpus", "corpus/a") for planted in ("folder", "file")]
-FILES = [(name, planted) for name in ("corpus/a/b.txt", ".incomplete-*") for planted in ("file", "fifo", "hard link")]
-
-
-@pytest.mark.parametrize(("name", "planted"), [*FOLDERS, *FILES, (".incomplete-*", "folder")])
-def test_an_upload_writes_nowhere_but_into_its_folder(
-    name: str, planted: str, tmp_path: Path, volume_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Others write on the volume: any name there may be a link, a FIFO or another file's second name."""
-    source, elsewhere = tmp_path / "corpus", tmp_path / "elsewhere"
-    noise(source / "a" / "b.txt", 2 * MB)
-    (elsewhere / "a").mkdir(parents=True)
-    for victim in ("b.txt", "a/b.txt", "lock", "corpus"):
-        (elsewhere / victim).write_bytes(b"mine")
-    before = tree(elsewhere)
-    wire, target = Wire(tmp_path / "wire"), volume_folder / "data" / "corpus"
-    target.mkdir(parents=True)
-    if name.startswith("."):
-        with pytest.MonkeyPatch.context() as patch:  # learn the name: an upload that ends in the middle leaves it
-            patch.setattr("cli.transfer.PATIENCE_SECONDS", 0)
-            with pytest.raises(TransferError):
-                send(Wire(tmp_path / "broken", break_after=MB // 2), source, target)
-        (place,) = target.glob(name)
-        (kept,) = [path for path in place.rglob("b.txt*") if path.is_file()]
-        for path in (kept,) if planted != "folder" else (place,):
-            plant(path, elsewhere if planted == "folder" else elsewhere / "b.txt", planted)
-    else:
-        path = volume_folder / (name if name == "data" else f"data/{name}")
-        plant(path, elsewhere if planted == "folder" else elsewhere / "a" / "b.txt", planted)
-    refused = told(lambda: send(wire, source, target))
-    assert not refused or "is a link or a file, no folder; give another, or remove it" in refused
-    assert refused or tree(target) == tree(source)
-    assert tree(elsewhere) == before
 
 
 def test_a_file_that_changes_while_it_is_sent_is_told(tmp_path: Path, volume_folder: Path) -> None:

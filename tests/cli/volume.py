@@ -15,6 +15,8 @@ from cli.progress import Bar
 from cli.reach import PROGRAM
 from cli.transfer import TransferError, Volume
 
+MB = 1 << 20
+
 EXEC = """
 import json, os, pathlib, signal, subprocess, sys, threading
 notes, command = pathlib.Path(sys.argv[1]), sys.argv[2:]
@@ -147,3 +149,17 @@ def plant(path: Path, victim: Path, kind: str) -> None:
         path.hardlink_to(victim)
     else:
         path.symlink_to(victim)
+
+
+def save(run: Path, step: int) -> None:
+    checkpoint = run / "checkpoints" / f"step-{step:08d}"
+    (checkpoint / "model").mkdir(parents=True)
+    (checkpoint / "model" / "model.safetensors").write_bytes(random.Random(step).randbytes(8 * MB))
+    (checkpoint / "model" / f"shard-{step}").write_text(f"of {step}")
+    (checkpoint / "optimizer.safetensors").write_bytes(b"0" * 1000)
+    (checkpoint / "config.yaml").write_text("run: {}\n")
+    (checkpoint / "manifest.json").write_text(json.dumps({"step": step}))
+
+
+OF_THE_NEWEST = {"model/model.safetensors", "model/shard-200", "config.yaml", "manifest.json"}
+"""What a fetch brings of the run's newest checkpoint."""

@@ -23,7 +23,7 @@ import yaml
 
 from chaos.nodes import ROOT
 from chaos.stack import Stack
-from cli.volume_server import PIECE
+from cli.volume_program import PIECE
 from local import paths
 from review.recording import record
 from tests.e2e.conftest import succeed
@@ -62,7 +62,7 @@ def test_an_upload_that_is_killed_goes_on_and_nothing_half_is_seen(stack: Stack,
     command = [PYTHON, "-m", "cli", "upload", "--stack", stack.name, str(corpus)]
     first = subprocess.Popen(command, env=stack.environment, cwd=ROOT, stdout=subprocess.DEVNULL)
     end = time.monotonic() + 120
-    while not any(path.stat().st_size > 2 * PIECE for path in target.glob(".large.bin.*")):
+    while not any(path.stat().st_size > 2 * PIECE for path in target.glob(".incomplete-*/writing/large.bin.*")):
         assert time.monotonic() < end
         assert first.poll() is None
         time.sleep(0.01)
@@ -75,7 +75,7 @@ def test_an_upload_that_is_killed_goes_on_and_nothing_half_is_seen(stack: Stack,
         assert (target / path.name).read_bytes() == path.read_bytes()
     assert not list(target.glob(".*"))
     assert (target / "large.bin").stat().st_uid == 1000
-    # The killed command's pod stays until its server is idle; the second command's pod is gone.
+    # The killed command's pod stays until it has been idle for a while; the second command's pod is gone.
     end = time.monotonic() + 200
     while len(left := stack.kubectl("get", "pods", "-l", "trainyard/volume-access", "-o", "name").stdout.split()) > 1:
         assert time.monotonic() < end, left
@@ -93,8 +93,11 @@ def test_it_trains_on_what_was_uploaded(stack: Stack) -> None:
 
 def test_the_run_comes_to_this_machine_with_model_metrics_and_report(stack: Stack, tmp_path: Path) -> None:
     folder = tmp_path / "run"
+    os.symlink("/etc", paths.STORAGE / "runs" / NAME / "planted")  # others write on the volume
     for _ in range(2):
         fetched = succeed(stack, "fetch", "--to", str(folder))
+    assert "left out: 'planted' (link)" in fetched
+    assert not (folder / "planted").exists()
     assert str(folder / "report" / "index.html") in fetched
     volume = paths.STORAGE / "runs" / NAME
     assert (folder / "metrics.jsonl").read_bytes() == (volume / "metrics.jsonl").read_bytes()

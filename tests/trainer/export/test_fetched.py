@@ -1,0 +1,78 @@
+"""A run that `trainyard fetch` brought here opens as the run directory on the volume does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cli import fetch
+from tests.cli.volume import Seen, Wire
+from tests.trainer.export.test_use import Capture, evaluated, fails, newest, run
+from trainer import report, sample
+from trainer.export import __main__ as export
+from trainer.export import plots
+from trainer.train import __main__ as training
+
+__all__ = ["run"]  # a fixture
+
+
+@pytest.fixture
+def fetched(run: Path, tmp_path: Path) -> Path:
+    volume, folder = Wire(tmp_path / "wire").volume, tmp_path / "here" / "opticks"
+    fetch.bring(volume, str(run), fetch.wanted(volume.find(str(run)).files, str(run), False)[0], folder, Seen())
+    assert not (folder / "checkpoints").exists()
+    return folder
+
+
+@pytest.mark.parametrize("below", ["", "model"])
+def test_it_is_evaluated_sampled_exported_and_reported_as_on_the_volume(
+    below: str, run: Path, fetched: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    def of(folder: Path) -> list[Any]:
+        options = ["--run", str(folder)]
+        loss = evaluated(options, capsys)
+        assert sample.main([*options, "--tokens", "5"]) == 0
+        text = capsys.readouterr().out
+        output = tmp_path / f"exported-{folder.name}-{folder == run}"
+        assert export.main([*options, "--output", str(output)]) == 0
+        files = {path.name: path.read_bytes() for path in output.iterdir()}
+        assert report.main([str(folder), "--output", str(output)]) == 0
+        capsys.readouterr()
+        (shown,) = plots.read_runs([folder])
+        return [loss["loss"], loss["step"], text, files, shown]
+
+    assert of(fetched / below) == of(run)
+
+
+@pytest.mark.parametrize("main", [sample.main, export.main])
+def test_a_fetched_run_names_its_one_step_and_what_is_damaged(
+    main: Any, fetched: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    more = ["--output", str(tmp_path / "out")] if main is export.main else []
+    said = fails(main, ["--run", str(fetched), "--step", "10", *more], capsys)
+    assert "--step 10: only step 25 was fetched; trainyard fetch --all brings every one" in said
+    assert main(["--model", str(fetched), *more]) == 0, "its folder names the model as well"
+    (fetched / "config.yaml").write_text("other: {}")
+    assert "run the same trainyard fetch again" in fails(main, ["--run", str(fetched), *more], capsys)
+    (fetched / "manifest.json").unlink()
+    assert "holds no checkpoint that verifies" in fails(main, ["--run", str(fetched), *more], capsys)
+
+
+def test_a_model_that_is_named_model_on_its_own_is_no_run(run: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert "no checkpoint that verifies" in fails(sample.main, ["--run", str(newest(run) / "model")], capsys)
+
+
+def test_a_training_does_not_begin_again_in_a_fetched_run(fetched: Path, capsys: Capture) -> None:
+    """It has no optimizer state, and its metrics and model would be mixed with those of another training."""
+    (fetched / "DONE").unlink()
+    settings = yaml.safe_load((fetched / "config.yaml").read_text("utf-8"))
+    settings["run"]["directory"] = str(fetched)
+    (fetched.parent / "config.yaml").write_text(json.dumps(settings))
+    before = (fetched / "metrics.jsonl").read_bytes()
+    assert training.main([f"--config={fetched.parent / 'config.yaml'}"]) == 42
+    assert f"run.directory: {fetched} is a fetched copy with the model alone" in capsys.readouterr().err
+    assert (fetched / "metrics.jsonl").read_bytes() == before
