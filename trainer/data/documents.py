@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Protocol
 
 from trainer.config.values import kind
 from trainer.data import hub
+from trainer.data.records import present
 from trainer.data.sources import Source, chunks, line_number, lines, opened, reading
 from trainer.data.tokenizer import END_OF_TEXT
 from trainer.errors import UserError
@@ -185,7 +186,7 @@ def _texts(segment: Segment, documents: str, records: Records, advance: Advance)
     if source.kind == "hub":
         for number, row in enumerate(hub.rows(source.name, segment.start, records.columns)):
             place = lambda number=number: f"{source.name}, row {number + 1} of part {segment.start}"  # noqa: E731
-            yield records.read(_present(row), place)
+            yield records.read(present(row), place)
     elif source.kind == "parquet":
         yield from _parquet(segment, records, advance)
     else:
@@ -312,17 +313,6 @@ def _json(segment: Segment, file: BinaryIO, records: Records, follow: Callable[[
         yield text
 
 
-def _present(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of a table without the nulls inside its columns: there all rows share the keys that any of them has."""
-
-    def without(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: without(item) for key, item in value.items() if item is not None}
-        return [without(item) for item in value] if isinstance(value, list) else value
-
-    return {key: without(value) for key, value in row.items()}
-
-
 def _parquet(segment: Segment, records: Records, advance: Advance) -> Iterator[str]:
     from pyarrow import parquet
 
@@ -342,7 +332,7 @@ def _parquet(segment: Segment, records: Records, advance: Advance) -> Iterator[s
                     def place(number: int = number, group: int = group) -> str:
                         return f"{source.name}, row {number} of group {group}"
 
-                    yield records.read(_present(record), place)
+                    yield records.read(present(record), place)
             advance(source.size // max(1, table.num_row_groups))
 
 

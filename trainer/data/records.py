@@ -106,6 +106,17 @@ def read(record: Any, wire: bool = False, blank: bool = False) -> Talk | tuple[s
     return Talk(messages, learned, tools, options)
 
 
+def present(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a table without the nulls inside its columns: there all rows share the keys that any of them has."""
+
+    def without(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without(item) for key, item in value.items() if item is not None}
+        return [without(item) for item in value] if isinstance(value, list) else value
+
+    return {key: without(value) for key, value in row.items()}
+
+
 def _refuse_unread(record: dict[str, Any]) -> None:
     for name in MEDIA:
         if record.get(name):
