@@ -45,7 +45,7 @@ LATER_DISK = 5.0
 # Minutes in the same run on 2 cores: Kubernetes; each other tool, built in parallel; the image with the first training,
 # alone and beside the compilers.
 KUBERNETES_MINUTES = 8
-TOOL_MINUTES = 2
+TOOL_MINUTES = 1.6
 IMAGE_MINUTES, IMAGE_BESIDE_MINUTES = 7, 4
 # What the local stack's pods request, 5.5 GiB, or two of them would wait for a node. Measured: the node 0.7 GB, two
 # trainers of a small model 2 GB, two Go builds in parallel 4 GB.
@@ -178,7 +178,7 @@ def announcement(facts: Facts) -> str | None:
         if need
     )
     return (
-        f"this run builds what later ones find: about {minutes} minutes on 2 cores, and {disk}; "
+        f"this run builds what later ones find: about {minutes:.0f} minutes on 2 cores, and {disk}; "
         "`make clean` gives the disk back"
     )
 

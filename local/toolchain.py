@@ -73,7 +73,7 @@ def key(tool: Tool) -> str:
     """Return twelve hex digits of a hash of the build's inputs: pins, link flags and our own sources."""
     digest = hashlib.sha256(link_flags(tool).encode())
     for folder in sorted({tool.name, *(folder for folder, _ in tool.scripts)}):
-        for file in sorted((GOMOD / folder).glob("*.*")):
+        for file in sorted((GOMOD / folder).rglob("*.*")):
             digest.update(file.name.encode() + file.read_bytes())
     for program in sorted(tool.programs):
         digest.update(program.encode())

@@ -105,8 +105,8 @@ def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False, as_i
             processes.wait(daemon("registry"))
     with ThreadPoolExecutor() as pool:
         # Run two builds in parallel: while one links, on one processor, the other compiles. Kubernetes takes longest
-        # and runs beside all others; the plugin, which shares most packages with it and with Pulumi, comes last and
-        # finds them compiled. The images wait for network and disk more than they compute.
+        # and runs beside all others; the plugin, which shares most packages with it, comes last and finds them
+        # compiled. The images wait for network and disk more than they compute.
         kubernetes = pool.submit(build, "kubernetes", phases)
         others = pool.submit(build_all, ("etcd", "coredns"), phases)
         pulumi = pool.submit(_after, others, lambda: build_pulumi(phases, download))

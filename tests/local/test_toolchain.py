@@ -77,11 +77,11 @@ OWN = ("google.golang.org/grpc", "google.golang.org/genproto/", "github.com/prom
 def test_the_compilers_cache_serves_all_that_share_a_module() -> None:
     """Another version of a module is compiled again, and with it all that imports it: half of Kubernetes."""
     found: dict[str, dict[str, str]] = {}
-    for name in ("kubernetes", "coredns", "pulumi", "pulumi-kubernetes"):
+    for name in ("kubernetes", "coredns", "pulumi-kubernetes"):
         text = (toolchain.GOMOD / name / "go.mod").read_text().partition("\nreplace")[0]
         for module, version in re.findall(r"^(?:require )?\s*(\S+\.\S+) (v\S+)", text, re.MULTILINE):
             found.setdefault(module, {})[name] = version
-    assert len([module for module, versions in found.items() if len(versions) > 1]) > 100
+    assert len([module for module, versions in found.items() if len(versions) > 1]) > 80
     differ = {module: versions for module, versions in found.items() if len({*versions.values()}) > 1}
     assert {module for module in differ if not module.startswith(OWN)} == set()
 
