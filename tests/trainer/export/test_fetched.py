@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from cli import fetch
 from tests.cli.volume import Seen, Wire
 from tests.trainer.export.test_use import Capture, evaluated, fails, newest, run
+from tests.trainer.processes import start_round
 from trainer import report, sample
 from trainer.export import __main__ as export
 from trainer.export import plots
-from trainer.train import __main__ as training
 
 __all__ = ["run"]  # a fixture
 
@@ -66,13 +64,12 @@ def test_a_model_that_is_named_model_on_its_own_is_no_run(run: Path, tmp_path: P
     assert "no checkpoint that verifies" in fails(sample.main, ["--run", str(newest(run) / "model")], capsys)
 
 
-def test_a_training_does_not_begin_again_in_a_fetched_run(fetched: Path, capsys: Capture) -> None:
+def test_a_training_does_not_begin_again_in_a_fetched_run(fetched: Path, tmp_path: Path) -> None:
     """It has no optimizer state, and its metrics and model would be mixed with those of another training."""
     (fetched / "DONE").unlink()
-    settings = yaml.safe_load((fetched / "config.yaml").read_text("utf-8"))
-    settings["run"]["directory"] = str(fetched)
-    (fetched.parent / "config.yaml").write_text(json.dumps(settings))
     before = (fetched / "metrics.jsonl").read_bytes()
-    assert training.main([f"--config={fetched.parent / 'config.yaml'}"]) == 42
-    assert f"run.directory: {fetched} is a fetched copy with the model alone" in capsys.readouterr().err
+    settings = ["--config", str(fetched / "config.yaml"), f"run.directory={fetched}"]
+    workers = start_round(1, settings, tmp_path / "log")
+    assert workers.wait(120) == [42], workers.output
+    assert f"run.directory: {fetched} is a fetched copy with the model alone" in str(workers.output)
     assert (fetched / "metrics.jsonl").read_bytes() == before
