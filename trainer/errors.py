@@ -52,6 +52,22 @@ def cause(error: BaseException | None) -> str:
     return kind if text == kind else f"{kind}: {text}"
 
 
+def may_pass(error: BaseException | None) -> bool:
+    """Whether the same command may succeed later: the network or a server failed, not what was asked for."""
+    while error is not None:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status is not None:
+            return status in (408, 429) or status >= 500
+        if isinstance(error, (ConnectionError, TimeoutError)) or (
+            isinstance(error, OSError) and error.errno is not None
+        ):
+            return not isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError))
+        if type(error).__module__.split(".")[0] in ("httpx", "httpx2", "httpcore", "requests", "urllib3", "aiohttp"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 class Stopped(Exception):
     """All workers agreed to stop after a step, and the checkpoint of that step is written.
 

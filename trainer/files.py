@@ -88,10 +88,10 @@ def _require_content(descriptor: int, path: Path) -> None:
         raise Unfit(path, "is a Git LFS pointer, not the file itself; fetch that with git lfs pull")
 
 
-def require_regular(path: Path) -> None:
+def require_regular(path: Path, inside: Path | None = None) -> None:
     """Raise UserError, in one line, for a file that a library would open by its name and must not."""
     try:
-        open_regular(path).close()
+        open_regular(path, inside).close()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
 
@@ -168,12 +168,12 @@ def read_json(path: Path, links: bool = True) -> dict[str, Any] | None:
     """The object that the file holds, or None if it is missing, no regular file or anything else."""
     try:
         with open_regular(path, links=links) as file:
-            return parsed_object(file.read(LARGEST_JSON))
+            return parse_mapping(file.read(LARGEST_JSON))
     except (FileNotFoundError, NotADirectoryError, Unfit, ValueError):
         return None
 
 
-def parsed_object(content: bytes | str) -> dict[str, Any] | None:
+def parse_mapping(content: bytes | str) -> dict[str, Any] | None:
     """The JSON object in `content`; None for another value. Raises ValueError for what is not JSON."""
     try:
         found = json.loads(content)

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ def from_name(name: str, key: str) -> Source:
     if (path / MANIFEST).is_file() and (path / "model").is_dir():
         return _verified(path, f"{key} {name}")
     if path.is_dir():
-        if not (path / "config.json").is_file() and not adapters.is_folder(path):
+        if not os.path.lexists(path / "config.json") and not adapters.is_folder(path):
             raise UserError(f"{key}: {name} holds no config.json; give a Hugging Face folder, a run or a checkpoint")
         if not any(path.glob("*.safetensors")):
             raise UserError(
