@@ -1,6 +1,7 @@
 """The exceptions that end a training or the launcher, and what each means; contract.py has the exit codes."""
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from typing import ParamSpec
@@ -66,6 +67,19 @@ def may_pass(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
+
+
+def advice(name: str) -> str:
+    """What helps where a library could not read the files by this name: those of a folder, of the cache, of the hub."""
+    if os.path.exists(name):
+        return "its files are damaged, or of a kind that this version of transformers does not read"
+    if offline():
+        return "it is no folder, and not in the hub's cache: give a folder, or unset HF_HUB_OFFLINE"
+    return "give a folder, or a name that the hub has and that can be reached"
 
 
 class Stopped(Exception):

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.checkpoint.format import INDEX, indexed
 from trainer.contract import FETCHED, MANIFEST
-from trainer.data.tokenizer import DESCRIPTION
 from trainer.errors import UserError, may_pass, one_line, usage
-from trainer.files import Unfit, is_plain_name, open_append, open_regular, read_json, sha256, write_json
+from trainer.files import DESCRIPTION, Unfit, is_plain_name, open_append, open_regular, read_json, sha256, write_json
 from trainer.log import event
 
 if TYPE_CHECKING:

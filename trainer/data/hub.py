@@ -5,12 +5,11 @@ Data is streamed from the hub, so only the shards are stored; with HF_HUB_OFFLIN
 """
 
 import functools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import UserError, cause, may_pass
+from trainer.errors import UserError, cause, may_pass, offline
 from trainer.files import require_regular
 
 PREFIX = "hf:"
@@ -70,19 +69,6 @@ def records(spec: str, key: str, split: str) -> Iterator[dict[str, Any]]:
         raise UserError(str(error).replace("--input", f"{key}:")) from None
     except Exception as error:
         raise UserError(f"{key}: {spec}: reading failed ({cause(error)})") from None
-
-
-def offline() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
-
-
-def advice(name: str) -> str:
-    """What helps where a library could not read the files by this name: those of a folder, of the cache, of the hub."""
-    if Path(name).exists():
-        return "its files are damaged, or of a kind that this version of transformers does not read"
-    if offline():
-        return "it is no folder, and not in the hub's cache: give a folder, or unset HF_HUB_OFFLINE"
-    return "give a folder, or a name that the hub has and that can be reached"
 
 
 def _parse(spec: str) -> list[tuple[str, str | None, str]]:

@@ -110,8 +110,8 @@ def _files(name: str) -> list[Source]:
 def _listed(system: Any, path: str, name: str) -> list[dict[str, Any]]:
     """fsspec's information about each file, sorted by name."""
     if any(character in path for character in "*?[") and not system.exists(path):
-        matching = [info for info in system.glob(path, detail=True).values() if info["type"] == "file"]
-        found = [info for info in matching if info.get("size") != 0 or info.get("islink")]
+        matching = [info for info in system.glob(path, detail=True).values() if info["type"] != "directory"]
+        found = [info for info in matching if info.get("size") != 0 or info["type"] != "file"]
         if not found:
             raise UserError(f"--input {name}: no file with content matches the pattern")
         return sorted(found, key=lambda info: info["name"])

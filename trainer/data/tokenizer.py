@@ -10,16 +10,12 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 
-from trainer.data.hub import advice
-from trainer.errors import UserError, one_line
+from trainer.errors import UserError, advice, one_line
 from trainer.files import copy, fsync, read_json, require_regular
 
 FILE = "tokenizer.json"
 COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 """Files that transformers keeps beside it: special tokens and the chat template."""
-DESCRIPTION = (".json", ".txt", ".model", ".jinja")
-"""Suffixes of a model's configuration, tokenizer and chat template. Pickled weights and programs can run code: they are
-neither fetched nor exported."""
 SAID_IN = (*COMPANIONS[:2], "generation_config.json", "config.json")
 """Files that hold the name or the id of the end-of-text token."""
 WORDS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))

@@ -10,10 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainer.data.tokenizer import DESCRIPTION
 from trainer.errors import UserError, usage
 from trainer.export import model_card
-from trainer.files import copy
+from trainer.files import DESCRIPTION, copy
 from trainer.models import adapters, sources
 
 DTYPES = ("fp32", "bf16", "fp16")

@@ -20,10 +20,8 @@ from trainer.checkpoint.format import (
     weight_files,
 )
 from trainer.config import memory
-from trainer.data import hub
-from trainer.data.tokenizer import DESCRIPTION
-from trainer.errors import UserError, one_line
-from trainer.files import read_json, require_regular
+from trainer.errors import UserError, advice, one_line
+from trainer.files import DESCRIPTION, read_json, require_regular
 from trainer.models import adapters
 
 
@@ -249,7 +247,7 @@ def _read(model: str, dtype: Any = "float32") -> Any:
     except UserError:
         raise
     except Exception as error:  # the libraries below raise two dozen kinds
-        raise UserError(f"{model}: no model can be read there ({one_line(error)}); {hub.advice(model)}") from None
+        raise UserError(f"{model}: no model can be read there ({one_line(error)}); {advice(model)}") from None
 
 
 def load_language_model(source: Source) -> Any:
