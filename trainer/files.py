@@ -25,6 +25,7 @@ SMALL = 1 << 16
 LARGEST_JSON = 256 << 20
 LFS = b"version https://git-lfs.github.com/spec/"
 """Begins a pointer of Git LFS (its specification, version 1), which has less than 1,024 bytes."""
+POINTER = "is a Git LFS pointer, not the file itself; fetch that with git lfs pull"
 
 
 class Unfit(OSError):
@@ -88,7 +89,7 @@ def _require_content(descriptor: int, path: Path) -> None:
         if (stored := os.fstat(descriptor).st_blocks * 512) * SPARSE < found.st_size:
             raise Unfit(path, f"has holes: {found.st_size} bytes, of which {stored} are stored; copy it again")
     if found.st_size < 1024 and os.pread(descriptor, len(LFS), 0) == LFS:
-        raise Unfit(path, "is a Git LFS pointer, not the file itself; fetch that with git lfs pull")
+        raise Unfit(path, POINTER)
 
 
 def require_regular(path: Path, inside: Path | None = None) -> None:

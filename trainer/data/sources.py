@@ -26,7 +26,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from trainer.data import hub
 from trainer.errors import UserError, cause
-from trainer.files import LFS, Unfit, open_regular
+from trainer.files import LFS, POINTER, Unfit, open_regular
 
 SAMPLE = Path(__file__).parents[1] / "sample" / "opticks.txt"
 KINDS = {
@@ -196,9 +196,10 @@ def _stored(source: Source) -> Any:
     if "://" not in source.name:
         return _local(source)
     file: Any = fsspec.open(source.name, "rb").open()  # pyright: ignore[reportAttributeAccessIssue]
-    if source.size < 1024 and source.size and file.read(len(LFS)) == LFS:
-        raise Unfit(source.name, "is a Git LFS pointer, not the file itself; fetch that with git lfs pull")
-    file.seek(0)
+    if 0 < source.size < 1024:
+        if file.read(len(LFS)) == LFS:
+            raise Unfit(source.name, POINTER)
+        file.seek(0)
     return file
 
 
