@@ -29,7 +29,7 @@ from trainer.config.schema import stored
 from trainer.contract import DONE, METRICS, STATUS
 from trainer.errors import UserError
 from trainer.export import evaluations
-from trainer.files import read_record
+from trainer.files import read_record, read_text
 
 STALE_SECONDS = 120
 """A run whose status is older and that is not done was interrupted: status.json is written at each log step."""
@@ -114,7 +114,7 @@ def read(path: Path, name: str) -> Run:
     if not (path / METRICS).exists():
         raise UserError(f"{path}: holds no {METRICS}; give the run.directory of a training that has begun")
     lines: list[dict[str, Any]] = []
-    for text in (path / METRICS).read_text("utf-8", errors="replace").split("\n"):
+    for text in read_text(path / METRICS, errors="replace").split("\n"):
         try:
             line = _numbers(json.loads(text))
         except (ValueError, AttributeError, RecursionError):
@@ -136,7 +136,7 @@ def _numbers(record: dict[str, Any], names: Collection[str] | None = None) -> di
 def _resolved(path: Path) -> dict[str, Any]:
     for folder in [*reversed(list_checkpoints(path)), path]:  # a fetched run has the newest one's file itself
         try:
-            return stored((folder / "config.yaml").read_text("utf-8"))
+            return stored(read_text(folder / "config.yaml"))
         except (OSError, yaml.YAMLError, AttributeError):
             continue
     return {}

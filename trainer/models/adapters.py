@@ -168,6 +168,7 @@ USED = {"peft_type", "r", "lora_alpha", "lora_dropout", "target_modules", "exclu
 USED |= {"use_rslora", "use_dora", "modules_to_save", "layers_to_transform", "layers_pattern", "rank_pattern"}
 USED |= {"alpha_pattern", "trainable_token_indices", "target_parameters", "lora_bias", "ensure_weight_tying"}
 ABOUT = {"task_type", "base_model_name_or_path", "revision", "inference_mode", "peft_version", "init_lora_weights"}
+ABOUT |= {"auto_mapping"}
 """Keys of peft's file (peft/tuners/lora/config.py, 0.21) that merging a LoRA needs, and that do not matter to it.
 Others change the base model, import modules or open pickles by name."""
 

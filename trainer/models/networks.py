@@ -16,8 +16,7 @@ from accelerate.utils import other as accelerates
 from torch import nn
 
 from trainer.config.presets import PRESETS
-from trainer.data.hub import advice
-from trainer.errors import UserError, one_line
+from trainer.errors import UserError, advice, one_line
 from trainer.models import adapters, sources
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

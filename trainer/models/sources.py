@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,8 @@ from trainer.checkpoint.format import (
 from trainer.config import memory
 from trainer.config.paths import folder, place
 from trainer.contract import METRICS
-from trainer.data import hub
-from trainer.data.tokenizer import DESCRIPTION
-from trainer.errors import UserError, one_line
-from trainer.files import read_json, require_regular
+from trainer.errors import UserError, advice, one_line
+from trainer.files import DESCRIPTION, read_json, require_regular
 from trainer.models import adapters
 
 
@@ -107,7 +106,7 @@ def from_name(name: str, key: str) -> Source:
     if (path / MANIFEST).is_file() and (path / "model").is_dir():
         return _verified(path, f"{key} {name}")
     if path.is_dir():
-        if not (path / "config.json").is_file() and not adapters.is_folder(path):
+        if not os.path.lexists(path / "config.json") and not adapters.is_folder(path):
             raise UserError(f"{key}: {name} holds no config.json; give a Hugging Face folder, a run or a checkpoint")
         if not any(path.glob("*.safetensors")):
             raise UserError(
@@ -264,7 +263,7 @@ def _read(model: str, dtype: Any = "float32") -> Any:
     except UserError:
         raise
     except Exception as error:  # the libraries below raise two dozen kinds
-        raise UserError(f"{model}: no model can be read there ({one_line(error)}); {hub.advice(model)}") from None
+        raise UserError(f"{model}: no model can be read there ({one_line(error)}); {advice(model)}") from None
 
 
 def load_language_model(source: Source) -> Any:

@@ -20,8 +20,7 @@ from torch.nn import functional as F
 from trainer import log
 from trainer.checkpoint.format import list_checkpoints, load_weights
 from trainer.config.schema import Config
-from trainer.data.hub import advice
-from trainer.errors import UserError, one_line
+from trainer.errors import UserError, advice, one_line
 from trainer.files import write_json
 from trainer.models import memory, networks, sources
 from trainer.parallel.world import World

@@ -24,7 +24,7 @@ from pydantic import ConfigDict, TypeAdapter
 from trainer.config.schema import Config
 from trainer.contract import METRICS, STATUS
 from trainer.errors import Retry, one_line
-from trainer.files import read_record, write_atomic, write_json
+from trainer.files import Unfit, open_append, read_record, read_text, write_atomic, write_json
 from trainer.log import event, line, say
 from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
@@ -205,8 +205,8 @@ class Reporter:
         self._write_status()
         path = self._run / METRICS
         if path.exists():
-            kept = [text for text in path.read_text("utf-8", errors="replace").splitlines() if _step(text) <= step]
             try:
+                kept = [text for text in read_text(path, errors="replace").splitlines() if _step(text) <= step]
                 write_atomic(path, "".join(text + "\n" for text in kept))
             except OSError as error:
                 _failed(METRICS, one_line(error.strerror or error))
@@ -321,9 +321,11 @@ class Reporter:
         try:
             size = path.stat().st_size if path.exists() else 0
             try:
-                with open(path, "a", encoding="utf-8") as file:
+                with open_append(path) as file:
                     self._hold()
-                    file.write("".join(self._pending))
+                    file.write("".join(self._pending).encode())
+            except Unfit:
+                raise
             except OSError:
                 with open(path, "r+b") as file:  # undo a partial write, which the next attempt would repeat
                     file.truncate(size)
