@@ -12,17 +12,17 @@ held in the type of the products; the adapter stays fp32. A checkpoint's model/ 
 import functools
 import hashlib
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from trainer import files
 from trainer.config.schema import Config
 from trainer.contract import FETCHED
 from trainer.errors import UserError, one_line
-from trainer.files import read_json, write_json
+from trainer.files import read_json, require_regular, write_json
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -118,7 +118,7 @@ def is_folder(path: str | Path) -> bool:
 def bases(folder: Path) -> list[str]:
     """Where the base model of a saved adapter may be: where training found it, and what peft's file names."""
     places = [(read_json(folder / name) or {}).get(key) for name, key in ((BASE, "model"), (CONFIG, NAMED))]
-    return list(dict.fromkeys(place for place in places if place))
+    return list(dict.fromkeys(place for place in places if place and isinstance(place, str)))
 
 
 def described(folder: Path) -> str:
@@ -130,28 +130,29 @@ def copy(folder: Path, output: Path, dtype: torch.dtype) -> None:
     """Copy a saved adapter, with its tensors cast to `dtype`."""
     from safetensors.torch import load_file, save_file
 
+    _settings(folder)
     for name in (CONFIG, BASE, GENERATION):
         if (folder / name).is_file():
-            shutil.copyfile(folder / name, output / name)
+            files.copy(folder / name, output / name)
     tensors = {name: value.to(dtype) for name, value in load_file(folder / WEIGHTS).items()}
     save_file(tensors, output / WEIGHTS, metadata={"format": "pt"})
 
 
 def merged(net: Any, folder: Path) -> Any:
     """Merge a saved adapter into the weights of `net`. Raises UserError if it does not belong to this model."""
-    from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+    from peft import get_peft_model, set_peft_model_state_dict
     from safetensors.torch import load_file
     from transformers.generation.configuration_utils import GenerationConfig
 
-    base = read_json(folder / BASE)
-    if base is not None and base["fingerprint"] != fingerprint(net):
+    settings, base = _settings(folder), read_json(folder / BASE)
+    if base is not None and base.get("fingerprint") != fingerprint(net):
         raise UserError(
-            f"{folder}: an adapter of {base['model']}, but the model found has other weights; name the right one with "
-            "--base"
+            f"{folder}: an adapter of {base.get('model')}, but the model found has other weights; name the right one "
+            "with --base"
         )
     try:
         # Not peft's from_pretrained: without safetensors it opens adapter_model.bin, a pickle.
-        wrapped: Any = get_peft_model(net, LoraConfig.from_pretrained(str(folder)))
+        wrapped: Any = get_peft_model(net, settings)
         left = set_peft_model_state_dict(wrapped, load_file(folder / WEIGHTS))
         if lost := [*left.unexpected_keys, *(name for name in left.missing_keys if "lora_" in name)]:
             raise ValueError(f"{len(lost)} tensors have no counterpart, such as {lost[0]}")
@@ -161,6 +162,36 @@ def merged(net: Any, folder: Path) -> Any:
         return whole
     except Exception as error:  # the libraries below raise a dozen kinds
         raise UserError(f"{folder}: no adapter of {type(net).__name__} ({one_line(error)})") from None
+
+
+USED = {"peft_type", "r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "fan_in_fan_out", "bias"}
+USED |= {"use_rslora", "use_dora", "modules_to_save", "layers_to_transform", "layers_pattern", "rank_pattern"}
+USED |= {"alpha_pattern", "trainable_token_indices", "target_parameters", "lora_bias", "ensure_weight_tying"}
+ABOUT = {"task_type", "base_model_name_or_path", "revision", "inference_mode", "peft_version", "init_lora_weights"}
+ABOUT |= {"auto_mapping"}
+"""Keys of peft's file (peft/tuners/lora/config.py, 0.21) that merging a LoRA needs, and that do not matter to it.
+Others change the base model, import modules or open pickles by name."""
+
+
+def _settings(folder: Path) -> Any:
+    """The settings of a saved adapter. Raises UserError for a kind of adapter that is not read."""
+    from peft import LoraConfig
+
+    for name in FILES:
+        if os.path.lexists(folder / name):
+            require_regular(folder / name)
+    found, plain = read_json(folder / CONFIG) or {}, vars(LoraConfig())
+    if found.get("peft_type") != "LORA":
+        raise UserError(f"{folder}: is an adapter of type {found.get('peft_type')!r}; only LORA is read")
+    init = found.get("init_lora_weights", True)
+    other = [key for key, value in found.items() if key not in USED | ABOUT and value and value != plain.get(key)]
+    other += [] if init in (True, False, None, "gaussian", "orthogonal") else [f"init_lora_weights={init}"]
+    if other:
+        raise UserError(f"{folder}: {', '.join(sorted(other))} of its {CONFIG} is not read; give a plain LoRA")
+    try:
+        return LoraConfig(**{key: value for key, value in found.items() if key in USED - {"peft_type"}})
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{folder}: its {CONFIG} is no LoRA's ({one_line(error)}); fetch it again") from None
 
 
 class _Adapted(torch.autograd.Function):

@@ -16,7 +16,7 @@ from accelerate.utils import other as accelerates
 from torch import nn
 
 from trainer.config.presets import PRESETS
-from trainer.errors import UserError, one_line
+from trainer.errors import UserError, advice, one_line
 from trainer.models import adapters, sources
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -104,7 +104,7 @@ def load(
     except UserError:
         raise
     except Exception as error:  # the libraries below raise two dozen kinds
-        raise _unreadable("model.name", name, error) from None
+        raise _unreadable("model.name", name, source, error) from None
     net, details = read
     missing = sorted(details["missing_keys"]) + sorted(str(key) for key in details.get("mismatched_keys", ()))
     if missing:
@@ -221,8 +221,10 @@ def _config(key: str, name: str, source: str) -> "PreTrainedConfig":
     """Read config.json. Raises UserError if it is not that of a causal language model."""
     try:
         config = sources.read_config(source)
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from None
     except Exception as error:
-        raise _unreadable(key, name, error) from None
+        raise _unreadable(key, name, source, error) from None
     kind, own = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type), config.architectures or []
     if kind is None or (own and kind not in own):
         raise UserError(
@@ -263,8 +265,5 @@ def _same_words(name: str, source: str, ours: Path) -> None:
         )
 
 
-def _unreadable(key: str, name: str, error: Exception) -> UserError:
-    return UserError(
-        f"{key}: {name} cannot be read, here or on the hub ({one_line(error)}); give a folder, or a name that can be "
-        "reached (and unset HF_HUB_OFFLINE)"
-    )
+def _unreadable(key: str, name: str, source: str, error: Exception) -> UserError:
+    return UserError(f"{key}: {name} cannot be read ({one_line(error)}); {advice(source)}")

@@ -2,14 +2,17 @@
 
 import argparse
 import math
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from trainer.checkpoint.format import (
+    INDEX,
     MANIFEST,
     Checkpoint,
     checkpoint_folder,
+    indexed,
     list_checkpoints,
     newest_checkpoint,
     step_of,
@@ -17,7 +20,8 @@ from trainer.checkpoint.format import (
     weight_files,
 )
 from trainer.config import memory
-from trainer.errors import UserError, one_line
+from trainer.errors import UserError, advice, one_line
+from trainer.files import DESCRIPTION, read_json, require_regular
 from trainer.models import adapters
 
 
@@ -83,10 +87,10 @@ def from_name(name: str, key: str) -> Source:
         if found is None:
             raise UserError(f"{key}: the run {name} holds no checkpoint that verifies; give one that does")
         return _from_checkpoint(found)
-    if (path / MANIFEST).is_file():
+    if (path / MANIFEST).is_file() and (path / "model").is_dir():
         return _verified(path, f"{key} {name}")
     if path.is_dir():
-        if not (path / "config.json").is_file() and not adapters.is_folder(path):
+        if not os.path.lexists(path / "config.json") and not adapters.is_folder(path):
             raise UserError(f"{key}: {name} holds no config.json; give a Hugging Face folder, a run or a checkpoint")
         if not any(path.glob("*.safetensors")):
             raise UserError(
@@ -106,20 +110,70 @@ def load(source: Source) -> Any:
     """
     if not adapters.is_folder(source.model):
         return _read(source.model)
-    return adapters.merged(_read(base_of(source)), Path(source.model)).eval()
+    # In its stored type, as the training read it: rounded to that, dequantised weights are others.
+    return adapters.merged(_read(base_of(source), "auto"), Path(source.model)).eval()
+
+
+DEQUANTISED = ("fp8", "mxfp8", "mxfp4")
+"""Quantised models that transformers reads into plain weights on any device (transformers/quantizers, 5.23): training,
+merging and sampling then see the same ones."""
 
 
 def read_config(model: str) -> Any:
-    """The config.json of a folder or hub name.
+    """The config.json of a folder or hub name. Raises UserError for files that must not or cannot be opened.
 
     Attention is left to transformers: eager attention costs memory, and the file may name a kernel of the hub, which
     is code.
     """
     from transformers.models.auto.configuration_auto import AutoConfig
 
+    _check_files(model)
     config: Any = AutoConfig.from_pretrained(model, trust_remote_code=False)
     config._attn_implementation = None
+    for part in (config, config.get_text_config()):
+        quantised = getattr(part, "quantization_config", None)
+        if quantised and quantised.get("quant_method") not in DEQUANTISED:
+            kind = quantised.get("quant_method") or "bitsandbytes"  # whose old files do not say it
+            raise UserError(
+                f"{model}: is quantised by {kind}, which is not read here (only {', '.join(DEQUANTISED)}); give the "
+                "model that it was made from"
+            )
+        if quantised:
+            quantised["dequantize"] = True
     return config
+
+
+def _check_files(model: str) -> None:
+    """Raise UserError for a model of which transformers would open what is no regular file of its folder, or a pickle.
+
+    An index may name pickles as weights, and an adapter's file another model.
+    """
+    from safetensors import SafetensorError, safe_open
+    from transformers.utils.hub import cached_file
+
+    folder = Path(model)
+    if folder.is_dir():
+        for path in sorted(folder.iterdir()):
+            if path.suffix in (*DESCRIPTION, ".safetensors"):
+                require_regular(path)
+        for path in filter(Path.is_file, weight_files(folder)):
+            try:
+                safe_open(path, "pt").__enter__().__exit__(None, None, None)
+            except SafetensorError as error:
+                raise UserError(
+                    f"{path}: is damaged or cut short ({one_line(error)}); fetch or copy it again"
+                ) from None
+    elif folder.exists():
+        require_regular(folder)
+    else:
+        quiet = ("gated_repo", "missing_entries", "connection_errors")
+        quiet = {f"_raise_exceptions_for_{what}": False for what in quiet}
+        if found := cached_file(model, INDEX, **quiet):
+            indexed(read_json(Path(found)) or {}, model)
+        if not cached_file(model, adapters.CONFIG, **quiet):
+            return
+    if adapters.is_folder(model) or not folder.exists():
+        raise UserError(f"{model}: is an adapter, no whole model, or brings one; merge it, or remove {adapters.CONFIG}")
 
 
 def base_of(source: Source) -> str:
@@ -164,15 +218,14 @@ def weights(folder: Path) -> int:
     return total
 
 
-def _read(model: str) -> Any:
-    refuse_too_large(model)
-    import torch
+def _read(model: str, dtype: Any = "float32") -> Any:
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
         config = read_config(model)
+        refuse_too_large(model)
         cls: Any = transformers.AutoModelForCausalLM
         if config.architectures:
             cls = getattr(transformers, config.architectures[0])
@@ -182,7 +235,7 @@ def _read(model: str) -> Any:
         read: Any = cls.from_pretrained(
             model,
             config=config,
-            dtype=torch.float32,
+            dtype=dtype,
             output_loading_info=True,
             use_safetensors=True,
             trust_remote_code=False,
@@ -190,12 +243,11 @@ def _read(model: str) -> Any:
         net, details = read
         if missing := sorted(details["missing_keys"]):
             raise ValueError(f"it lacks {len(missing)} of its tensors, such as {missing[0]}")
-        return net.eval()
+        return net.float().eval()
+    except UserError:
+        raise
     except Exception as error:  # the libraries below raise two dozen kinds
-        raise UserError(
-            f"{model}: no model can be read there ({one_line(error)}); give a Hugging Face folder, or a hub name that "
-            "can be reached (and unset HF_HUB_OFFLINE)"
-        ) from None
+        raise UserError(f"{model}: no model can be read there ({one_line(error)}); {advice(model)}") from None
 
 
 def load_language_model(source: Source) -> Any:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from trainer import log
 from trainer.checkpoint.format import list_checkpoints, load_weights
 from trainer.config.schema import Config
-from trainer.errors import UserError, one_line
+from trainer.errors import UserError, advice, one_line
 from trainer.files import write_json
 from trainer.models import memory, networks, sources
 from trainer.parallel.world import World
@@ -112,8 +112,8 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
     source = str(begun[-1]) if begun else sources.from_name(name, "model.name").model
     torch.manual_seed(config.run.seed)  # for the fresh layer of the scores
     try:
+        described = sources.read_config(source)  # first: it looks at all files
         tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        described = sources.read_config(source)
         if begun:
             net: Any = AutoModelForQuestionAnswering.from_config(
                 described, dtype=torch.float32, trust_remote_code=False
@@ -122,10 +122,11 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
             net = AutoModelForQuestionAnswering.from_pretrained(
                 source, config=described, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
             )
+    except UserError as error:
+        raise UserError(f"model.name: {error}") from None
     except Exception as error:  # the libraries below raise two dozen kinds
         raise UserError(
-            f"model.name: {name} cannot be read as an encoder with a tokenizer, here or on the hub "
-            f"({one_line(error)}); give a Hugging Face folder or a name that can be reached (and unset HF_HUB_OFFLINE)"
+            f"model.name: {name} cannot be read as an encoder with a tokenizer ({one_line(error)}); {advice(source)}"
         ) from None
     if not tokenizer.is_fast:
         raise UserError(
