@@ -87,14 +87,61 @@ def test_auto_leaves_it_to_our_settings(load: Any) -> None:
     assert (found.engine.zero_stage, found.optimizer.learning_rate, found.optimizer.clip) == (2, 0.001, 1.0)
 
 
+def test_auto_leaves_every_key_to_our_settings(load: Any) -> None:
+    """Each leaf of the tutorial's file as Hugging Face's `auto`: what we say then counts, and contradicts nothing."""
+    document: dict[str, Any] = json.loads(json.dumps(Z1)) | {"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}}
+    document["scheduler"]["params"]["warmup_min_lr"] = "auto"
+    for section in (document["optimizer"]["params"], document["scheduler"]["params"], document["zero_optimization"]):
+        section.update(dict.fromkeys(section, "auto"))
+    ours = ["optimizer.warmup_steps=7", "optimizer.learning_rate=0.002", "optimizer.schedule_steps=90"]
+    found = load(document, *ours, "optimizer.beta2=0.9", "optimizer.weight_decay=0.3", "precision=bf16")
+    assert (found.optimizer.warmup_steps, found.optimizer.learning_rate) == (7, 0.002)
+    assert (found.optimizer.schedule_steps, found.optimizer.beta2, found.optimizer.weight_decay) == (90, 0.9, 0.3)
+    assert (found.optimizer.schedule, found.precision, found.engine.zero_stage) == ("warmup_decay_log", "bf16", 1)
+    del document["scheduler"]["params"]["warmup_num_steps"]
+    assert load(document).optimizer.warmup_steps == 1000, "DeepSpeed's own, where the file says nothing"
+    document["optimizer"]["type"] = document["scheduler"]["type"] = "auto"
+    assert load(document, "optimizer.schedule=wsd").optimizer.schedule == "wsd"
+
+
+UNUSED: dict[str, dict[str, Any]] = {
+    "fp16.loss_scale": {"fp16": {"enabled": True, "loss_scale": 0}},
+    "fp16.initial_scale_power": {"fp16": {"enabled": True, "initial_scale_power": 12}},
+    "fp16.enabled": {"fp16": {"enabled": False}},
+    "bf16.immediate_grad_update": {"bf16": {"enabled": True, "immediate_grad_update": True}},
+    "optimizer.params.torch_adam": {"optimizer": {"type": "AdamW", "params": {"torch_adam": True}}},
+    "optimizer.params.fused": {"optimizer": {"type": "AdamW", "params": {"fused": True}}},
+    "optimizer.legacy_fusion": {"optimizer": {"type": "AdamW", "legacy_fusion": True}},
+    "scheduler.name": {"scheduler": {"type": "WarmupDecayLR", "name": "mine", "params": {"total_num_steps": 9}}},
+    "scheduler.params.total_num_steps": {"scheduler": {"type": "auto", "params": {"total_num_steps": 9}}},
+    "zero_optimization.stage3_max_live_parameters": {"zero_optimization": {"stage3_max_live_parameters": 1e9}},
+    "zero_optimization.offload_param": {"zero_optimization": {"offload_param": {"device": "cpu"}}},
+    "steps_per_print": {"steps_per_print": 10},
+    "amp": {"amp": {"enabled": False}},
+}
+
+
+@pytest.mark.parametrize("key", UNUSED)
+def test_every_key_without_an_effect_is_named(load: Any, tmp_path: Path, key: str) -> None:
+    load(UNUSED[key])
+    warnings = deepspeed_json.read(str(tmp_path / "deepspeed.json"), []).warnings
+    assert [warning.partition(" is not used: ")[0] for warning in warnings] == [key]
+
+
 @pytest.mark.parametrize(
     ("document", "arguments", "said"),
     [
         (Z1, ["optimizer.learning_rate=0.001"], "optimizer.learning_rate: 0.001 was given, but"),
         ({"train_micro_batch_size_per_gpu": 4}, ["micro_batch=8"], "micro_batch: 8 was given, but"),
         ({"zero_optimization": {"stage": 3}}, [], "zero_optimization.stage is 3; 1 and 2 are supported"),
-        ({"optimizer": {"type": "OneBitAdam"}}, [], "optimizer.type is 'OneBitAdam'; AdamW is supported"),
-        ({"scheduler": {"type": "OneCycle"}}, [], "scheduler.type is 'OneCycle'; WarmupDecayLR is supported"),
+        ({"zero_optimization": {"stage": 3}}, [], "take engine.name=fsdp"),
+        ({"optimizer": {"type": "Adam", "params": {"bias_correction": False}}}, [], "bias_correction is false; Adam"),
+        ({"fp16": {"enabled": "yes"}}, [], 'fp16.enabled is "yes"; give true, false or auto'),
+        ('{"fp16": {"enabled": true}, "fp16": {"enabled": false}}', [], "has fp16 twice in one object"),
+        ('{"a": ' * 99_999, [], "not JSON"),
+        ('{"steps_per_print": ' + "1" * 5000 + "}", [], "not JSON: Exceeds the limit"),
+        ({"optimizer": {"type": "OneBitAdam"}}, [], 'optimizer.type is "OneBitAdam"; AdamW is supported'),
+        ({"scheduler": {"type": "OneCycle"}}, [], 'scheduler.type is "OneCycle"; WarmupDecayLR is supported'),
         ({"curriculum_learning": {"enabled": True}}, [], "curriculum_learning is not supported here; remove it"),
         ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, [], "fp16 and bf16 are both enabled"),
         ({"fp16": True}, [], "fp16 is true; give an object"),

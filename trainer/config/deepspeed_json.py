@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer.files import read_text
+
 AUTO = "auto"
 """Hugging Face's word for a value that the trainer provides."""
 PASSED = ("wall_clock_breakdown", "comms_logger", "flops_profiler", "memory_breakdown", "gradient_predivide_factor")
@@ -50,11 +52,12 @@ def read(given: str, problems: list[str], key: str = "engine.deepspeed_config") 
     """Translate the file at this path, or with this content; add what is wrong with it to `problems`."""
     name = f"{key}: {shown(given)}"
     try:
-        document = json.loads(given if given.startswith("{") else Path(given).read_text("utf-8"))
+        text = given if given.startswith("{") else read_text(Path(given).resolve())
+        document = json.loads(text, object_pairs_hook=_once)
     except OSError as error:
         problems.append(f"{name}: cannot be read ({error.strerror}); give a JSON file that every worker can read")
         return Meaning()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         problems.append(f"{name}: not JSON: {error}")
         return Meaning()
     if not isinstance(document, dict):
@@ -72,8 +75,8 @@ class _Reader:
 
     def meaning(self, document: dict[str, Any]) -> Meaning:
         document = _given(document)
-        self._optimizer(self._section("optimizer", document.pop("optimizer", {})))
-        self._scheduler(self._section("scheduler", document.pop("scheduler", {})))
+        self._optimizer(self._parts("optimizer", document.pop("optimizer", {})))
+        self._scheduler(self._parts("scheduler", document.pop("scheduler", {})))
         zero = self._section("zero_optimization", document.pop("zero_optimization", {}))
         sections = {"zero_optimization": self._zero(zero)}
         self._precision(document)
@@ -96,8 +99,8 @@ class _Reader:
     def _optimizer(self, section: dict[str, Any]) -> None:
         if not section:
             return
-        if section.get("type") not in ("Adam", "AdamW"):
-            self._problem(f"optimizer.type is {section.get('type')!r}; AdamW is supported")
+        if section.get("type") not in ("Adam", "AdamW", AUTO):
+            self._problem(f"optimizer.type is {json.dumps(section.get('type'))}; AdamW is supported")
         params = self._section("optimizer.params", section.get("params", {}))
         self._set("optimizer.learning_rate", params.pop("lr", None))
         betas = params.pop("betas", [None, None])
@@ -110,25 +113,33 @@ class _Reader:
         self._set("optimizer.weight_decay", params.pop("weight_decay", None))
         if params.pop("adam_w_mode", True) is False:
             self._problem("optimizer.params.adam_w_mode is false; decoupled weight decay (true) is supported")
-        for key in ("torch_adam", "fused", "bias_correction"):
-            params.pop(key, None)
+        if params.pop("bias_correction", True) is False:
+            self._problem("optimizer.params.bias_correction is false; Adam with it (true) is supported")
+        self._unused("optimizer.params", params, ("torch_adam", "fused"), IGNORED["zero_allow_untested_optimizer"])
         for key in params:
             self._problem(f"optimizer.params.{key} is not supported; remove it")
 
     def _scheduler(self, section: dict[str, Any]) -> None:
         if not section:
             return
+        if section.get("type") == AUTO:
+            params = self._section("scheduler.params", section.get("params", {}))
+            self._unused(
+                "scheduler.params", params, tuple(params), "scheduler.type is auto: optimizer.schedule says it"
+            )
+            return
         if section.get("type") != "WarmupDecayLR":
             self._problem(
-                f"scheduler.type is {section.get('type')!r}; WarmupDecayLR is supported, others through "
+                f"scheduler.type is {json.dumps(section.get('type'))}; WarmupDecayLR is supported, others through "
                 "optimizer.schedule"
             )
             return
-        params = self._section("scheduler.params", section.get("params", {}))
-        kind = params.pop("warmup_type", "log")
+        written, params = section.get("params"), self._section("scheduler.params", section.get("params", {}))
+        kind = params.pop("warmup_type", "log")  # DeepSpeed takes auto for log, too
         self._set("optimizer.schedule", f"warmup_decay_{kind}")
         self._set("optimizer.schedule_steps", params.pop("total_num_steps", None))
-        self._set("optimizer.warmup_steps", params.pop("warmup_num_steps", 1000))
+        ours = isinstance(written, dict) and written.get("warmup_num_steps") == AUTO
+        self._set("optimizer.warmup_steps", params.pop("warmup_num_steps", AUTO if ours else 1000))
         self._set("optimizer.learning_rate", params.pop("warmup_max_lr", None))
         if params.pop("warmup_min_lr", 0) != 0:
             self._problem("scheduler.params.warmup_min_lr is not 0; 0 is supported")
@@ -150,7 +161,7 @@ class _Reader:
         if stage not in (1, 2, None):
             self._problem(
                 f"zero_optimization.stage is {stage}; 1 and 2 are supported, and engine.name=ddp for 0: models that "
-                "need 3 are larger than GPT-2"
+                "need 3 take engine.name=fsdp, which shards the weights, too"
             )
         else:
             self._set("engine.zero_stage", stage)
@@ -161,8 +172,14 @@ class _Reader:
         found = []
         for name, keys in sections.items():
             for key in keys:
-                if self._section(key, document.pop(key, {})).get("enabled") in (True, "true"):
+                section = self._section(key, document.pop(key, {}))
+                if (enabled := section.pop("enabled", None)) in (True, "true"):
                     found.append(name)
+                elif enabled in (False, "false"):
+                    section["enabled"] = enabled
+                elif enabled is not None:
+                    self._problem(f"{key}.enabled is {json.dumps(enabled)}; give true, false or auto")
+                self._unused(key, section, tuple(section), "precision says it, and the loss is scaled here")
         if len(found) > 1:
             self._problem("fp16 and bf16 are both enabled; enable one")
         elif found:
@@ -176,6 +193,19 @@ class _Reader:
             self._problem(f"{name} is {json.dumps(value)}; give an object {{...}}, or leave it out")
         return {}
 
+    def _parts(self, name: str, value: Any) -> dict[str, Any]:
+        """The type and the params of a section, as they are written; others are named."""
+        section = value if isinstance(value, dict) else self._section(name, value)
+        others = {key: each for key, each in section.items() if key not in ("type", "params")}
+        self._unused(name, others, tuple(others), "type and params are read")
+        return {key: each for key, each in section.items() if key in ("type", "params") and each is not None}
+
+    def _unused(self, name: str, section: dict[str, Any], keys: tuple[str, ...], reason: str) -> None:
+        """Name each of these keys that the section has, and take it out."""
+        for key in [key for key in keys if key in section]:
+            self._warnings.append(f"{name}.{key} is not used: {reason}")
+            del section[key]
+
     def _set(self, key: str, value: Any) -> None:
         if value in (None, AUTO):
             return
@@ -185,6 +215,15 @@ class _Reader:
 
     def _problem(self, text: str) -> None:
         self._problems.append(f"{self._name}: {text}")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys differ: DeepSpeed refuses others, too."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"has {next(name for name in names if names.count(name) > 1)} twice in one object")
+    return found
 
 
 def _given(section: dict[str, Any]) -> dict[str, Any]:

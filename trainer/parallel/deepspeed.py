@@ -263,8 +263,11 @@ def deepspeed_settings(work: Work, config: Config, world: World, dtype: torch.dt
         **meaning.sections.get("zero_optimization", {}),
         "stage": config.engine.zero_stage,
     }
-    if world.device.type == "cpu":
+    if world.device.type == "cpu" and zero["overlap_comm"]:
         zero["overlap_comm"] = False
+        if world.first:
+            text = "zero_optimization.overlap_comm is not used: a CPU has no second stream to overlap with"
+            log.event("deepspeed_config_warning", text=repr(text))
     return {
         **meaning.sections,
         "zero_optimization": zero,
