@@ -1,6 +1,7 @@
 """The exceptions that end a training or the launcher, and what each means; contract.py has the exit codes."""
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from typing import ParamSpec
@@ -50,6 +51,35 @@ def cause(error: BaseException | None) -> str:
     """The class name and the message of an error, in one line."""
     kind, text = type(error).__name__, one_line(error)
     return kind if text == kind else f"{kind}: {text}"
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether the same command may succeed later: the network or a server failed, not what was asked for."""
+    while error is not None:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status is not None:
+            return status in (408, 429) or status >= 500
+        if isinstance(error, (ConnectionError, TimeoutError)) or (
+            isinstance(error, OSError) and error.errno is not None
+        ):
+            return not isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError))
+        if type(error).__module__.split(".")[0] in ("httpx", "httpx2", "httpcore", "requests", "urllib3", "aiohttp"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
+
+
+def advice(name: str) -> str:
+    """What helps where a library could not read the files by this name: those of a folder, of the cache, of the hub."""
+    if os.path.exists(name):
+        return "its files are damaged, or of a kind that this version of transformers does not read"
+    if offline():
+        return "it is no folder, and not in the hub's cache: give a folder, or unset HF_HUB_OFFLINE"
+    return "give a folder, or a name that the hub has and that can be reached"
 
 
 class Stopped(Exception):

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.checkpoint.format import INDEX, indexed
 from trainer.contract import FETCHED, MANIFEST
-from trainer.data.tokenizer import DESCRIPTION
-from trainer.errors import UserError, one_line, usage
-from trainer.files import Unfit, is_plain_name, open_append, open_regular, read_json, sha256, write_json
+from trainer.errors import UserError, may_pass, one_line, usage
+from trainer.files import DESCRIPTION, Unfit, is_plain_name, open_append, open_regular, read_json, sha256, write_json
 from trainer.log import event
 
 if TYPE_CHECKING:
@@ -239,10 +238,9 @@ def _refusal(model: str, error: Exception) -> str:
             f"--model {model}: the hub has no such public model ({page}); check the spelling, or set {token} for a "
             "private one"
         )
-    return (
-        f"--model {model}: cannot be fetched from the hub ({one_line(error, 300)}); run the same command again: it "
-        "continues where it stopped"
-    )
+    helps = "run the same command again: it continues where it stopped"
+    helps = helps if may_pass(error) else f"see its page ({page}), and check the name"
+    return f"--model {model}: cannot be fetched from the hub ({one_line(error, 300)}); {helps}"
 
 
 def fetch_questions(named: list[str], output: Path) -> None:

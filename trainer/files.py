@@ -12,6 +12,11 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from trainer.errors import UserError
+
+DESCRIPTION = (".json", ".txt", ".model", ".jinja")
+"""Suffixes of a model's configuration, tokenizer and chat template. Pickled weights and programs can run code: they are
+neither fetched nor exported."""
 KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link"}
 SPARSE = 16
 """A file of which less than a 16th is stored has holes: text and weights do not compress so far on btrfs or ZFS."""
@@ -20,6 +25,7 @@ SMALL = 1 << 16
 LARGEST_JSON = 256 << 20
 LFS = b"version https://git-lfs.github.com/spec/"
 """Begins a pointer of Git LFS (its specification, version 1), which has less than 1,024 bytes."""
+POINTER = "is a Git LFS pointer, not the file itself; fetch that with git lfs pull"
 
 
 class Unfit(OSError):
@@ -83,7 +89,15 @@ def _require_content(descriptor: int, path: Path) -> None:
         if (stored := os.fstat(descriptor).st_blocks * 512) * SPARSE < found.st_size:
             raise Unfit(path, f"has holes: {found.st_size} bytes, of which {stored} are stored; copy it again")
     if found.st_size < 1024 and os.pread(descriptor, len(LFS), 0) == LFS:
-        raise Unfit(path, "is a Git LFS pointer, not the file itself; fetch that with git lfs pull")
+        raise Unfit(path, POINTER)
+
+
+def require_regular(path: Path, inside: Path | None = None) -> None:
+    """Raise UserError, in one line, for a file that a library would open by its name and must not."""
+    try:
+        open_regular(path, inside).close()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
 
 
 def open_append(path: Path) -> BinaryIO:
@@ -158,12 +172,12 @@ def read_json(path: Path, links: bool = True) -> dict[str, Any] | None:
     """The object that the file holds, or None if it is missing, no regular file or anything else."""
     try:
         with open_regular(path, links=links) as file:
-            return parsed_object(file.read(LARGEST_JSON))
+            return parse_mapping(file.read(LARGEST_JSON))
     except (FileNotFoundError, NotADirectoryError, Unfit, ValueError):
         return None
 
 
-def parsed_object(content: bytes | str) -> dict[str, Any] | None:
+def parse_mapping(content: bytes | str) -> dict[str, Any] | None:
     """The JSON object in `content`; None for another value. Raises ValueError for what is not JSON."""
     try:
         found = json.loads(content)

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Protocol
 from trainer.data import hub
 from trainer.data.sources import Source, chunks, line_number, lines, opened, reading
 from trainer.data.tokenizer import END_OF_TEXT
-from trainer.errors import UserError
+from trainer.errors import UserError, one_line
 
 DOCUMENTS = ("file", "lines", "blank-lines", "end-of-text")
 PIECE_BYTES = 32 << 20
@@ -190,7 +190,7 @@ def _texts(segment: Segment, documents: str, records: Records, advance: Advance)
             if source.kind == "json":
                 yield from _json(segment, file, records, follow)
             elif documents == "lines":
-                for position, line in lines(file, segment.start, segment.end):
+                for position, line in lines(source, file, segment.start, segment.end):
                     follow()
                     yield _decoded(line, segment, position).rstrip("\r\n")
             else:
@@ -266,7 +266,7 @@ def _blocks(segment: Segment, file: BinaryIO, documents: str, follow: Callable[[
     block: list[bytes] = []
     begun, first = segment.start == 0, 0
     separator = 0
-    for position, line in lines(file, segment.start, None):
+    for position, line in lines(segment.source, file, segment.start, None):
         follow()
         bare = line.strip()
         if bare == (END_OF_TEXT.encode() if documents == "end-of-text" else b""):
@@ -287,7 +287,7 @@ def _blocks(segment: Segment, file: BinaryIO, documents: str, follow: Callable[[
 
 def _json(segment: Segment, file: BinaryIO, records: Records, follow: Callable[[], None]) -> Iterator[str]:
     number = 0
-    for position, line in lines(file, segment.start, segment.end):
+    for position, line in lines(segment.source, file, segment.start, segment.end):
         follow()
         number += 1
         if not line.strip():
@@ -298,9 +298,10 @@ def _json(segment: Segment, file: BinaryIO, records: Records, follow: Callable[[
 
         try:
             record = json.loads(line)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # beside what is not JSON: long integers, deep nesting
             hint = " (the file must hold one JSON object per line)" if number == 1 else ""
-            raise UserError(f"--input {place()}: not JSON: {error}{hint}; mend or remove the line") from None
+            kind = "not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else "cannot be read"
+            raise UserError(f"--input {place()}: {kind}: {one_line(error)}{hint}; mend or remove the line") from None
         text = records.read(record, place)
         # JSON can hold halves of surrogate pairs, which are not characters.
         if b"\\ud" in line or b"\\uD" in line:
@@ -339,7 +340,8 @@ def _decoded(content: bytes, segment: Segment, position: int) -> str:
 
 
 def _not_utf8(segment: Segment, position: int, error: UnicodeDecodeError) -> UserError:
+    source, byte = segment.source, position + error.start
+    place = source.name if source.compression else f"{source.name}, line {line_number(source, byte)}"
     return UserError(
-        f"--input {segment.source.name}: not UTF-8 text ({error.reason} near byte {position + error.start}); "
-        "convert it, for example with iconv"
+        f"--input {place}: not UTF-8 text ({error.reason} near byte {byte}); convert it, for example with iconv"
     )

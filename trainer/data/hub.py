@@ -5,12 +5,12 @@ Data is streamed from the hub, so only the shards are stored; with HF_HUB_OFFLIN
 """
 
 import functools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import UserError, cause
+from trainer.errors import UserError, cause, may_pass, offline
+from trainer.files import require_regular
 
 PREFIX = "hf:"
 ROWS = 200_000
@@ -53,10 +53,9 @@ def rows(spec: str, part: int, columns: tuple[str, ...]) -> Iterator[dict[str, A
         try:
             row = next(rows, None)
         except Exception as error:
-            raise UserError(
-                f"--input {spec}: reading failed ({cause(error)}); run the same command again: it goes on where it "
-                "stopped"
-            ) from None
+            helps = "run the same command again: it goes on where it stopped"
+            helps = helps if may_pass(error) else "its files are damaged, or of a kind that datasets does not read"
+            raise UserError(f"--input {spec}: reading failed ({cause(error)}); {helps}") from None
         if row is None:
             return
         yield row
@@ -70,10 +69,6 @@ def records(spec: str, key: str, split: str) -> Iterator[dict[str, Any]]:
         raise UserError(str(error).replace("--input", f"{key}:")) from None
     except Exception as error:
         raise UserError(f"{key}: {spec}: reading failed ({cause(error)})") from None
-
-
-def offline() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
 
 
 def _parse(spec: str) -> list[tuple[str, str | None, str]]:
@@ -108,6 +103,9 @@ def _open(spec: str) -> tuple[Any, str, str | None]:
     first: Exception | None = None
     for name, config, split in _parse(spec):
         streaming = not offline() or Path(name).is_dir()
+        for path in sorted(Path(name).rglob("*")) if Path(name).is_dir() else []:
+            if not path.is_dir():
+                require_regular(path, Path(name))
         try:
             if not offline() and "/" not in name and not Path(name).is_dir():
                 name = HfApi().dataset_info(name).id  # huggingface_hub 2.4 reads files of OWNER/NAME only

@@ -29,7 +29,7 @@ from trainer.files import (
     is_plain_name,
     open_append,
     open_regular,
-    parsed_object,
+    parse_mapping,
     read_text,
     write_atomic,
 )
@@ -122,7 +122,7 @@ def recorded(journal: Path, output: Path, width: int) -> list[Part]:
         return parts
     for line in lines:
         try:
-            part: Any = parsed_object(line)
+            part: Any = parse_mapping(line)
             sound = all(type(part[key]) is int for key in ("units", "documents", "text_bytes"))
             sound &= type(part["ends"]) is bool
             if not sound or not all(part[split] is None or _intact(output, part[split], width) for split in SPLITS):

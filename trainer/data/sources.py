@@ -10,20 +10,23 @@ import io
 import logging
 import lzma
 import os
+import re
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 import fsspec
 import zstandard
 from fsspec.compression import compr
-from fsspec.implementations.local import LocalFileOpener, LocalFileSystem
+from fsspec.implementations.local import LocalFileSystem
 
 from trainer.data import hub
 from trainer.errors import UserError, cause
+from trainer.files import LFS, POINTER, Unfit, open_regular
 
 SAMPLE = Path(__file__).parents[1] / "sample" / "opticks.txt"
 KINDS = {
@@ -38,6 +41,10 @@ KINDS = {
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 """By fsspec's names."""
 CHUNK = 1 << 20
+LONGEST_LINE = 64 << 20
+"""Bytes of a line: a book has 1 MB, and a line is held in memory several times, of which the dataset Job has 2 GiB."""
+WINDOW = 256 << 20
+"""Bytes of the largest zstd window that is read, held in memory by each process; zstd itself reads 128 MiB unasked."""
 REFUSED = (".zip", ".tar", ".tgz", ".7z", ".rar", ".pdf", ".docx", ".epub", ".arrow")
 HASHED_BYTES = 16 << 20
 """Local files up to this size are identified by their content, so a copy or a new image counts as the same; larger
@@ -60,6 +67,8 @@ class Source:
     """Changes when the content does."""
     seekable: bool = False
     """Whether several processes may each read a range of it."""
+    inside: str = ""
+    """For a file that a folder or a pattern names: the folder that it must lie in, since others may put links there."""
 
 
 def find(inputs: list[str]) -> list[Source]:
@@ -83,7 +92,9 @@ def _files(name: str) -> list[Source]:
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs the traceback of what it raises
     try:
         found = _listed(system, path, name)
-        return [_source(system, info, name) for info in found]
+        # A person chose a folder or the beginning of a pattern, and perhaps linked it, but none of the files inside.
+        inside = "" if [info["name"] for info in found] == [path] else re.split(r"[^/]*[*?\[]", path)[0] or "."
+        return [_source(system, info, inside) for info in found]
     except UserError:
         raise
     except FileNotFoundError as error:
@@ -99,8 +110,8 @@ def _files(name: str) -> list[Source]:
 def _listed(system: Any, path: str, name: str) -> list[dict[str, Any]]:
     """fsspec's information about each file, sorted by name."""
     if any(character in path for character in "*?[") and not system.exists(path):
-        matching = [info for info in system.glob(path, detail=True).values() if info["type"] == "file"]
-        found = [info for info in matching if info.get("size") != 0]
+        matching = [info for info in system.glob(path, detail=True).values() if info["type"] != "directory"]
+        found = [info for info in matching if info.get("size") != 0 or info["type"] != "file"]
         if not found:
             raise UserError(f"--input {name}: no file with content matches the pattern")
         return sorted(found, key=lambda info: info["name"])
@@ -109,7 +120,8 @@ def _listed(system: Any, path: str, name: str) -> list[dict[str, Any]]:
         return [info]
     inside = system.find(path, detail=True).values()
     found = sorted(
-        (info for info in inside if _known(info["name"]) and info.get("size") != 0), key=lambda info: info["name"]
+        (info for info in inside if _known(info["name"]) and (info.get("size") != 0 or info["type"] != "file")),
+        key=lambda info: info["name"],
     )
     if not found:
         raise UserError(
@@ -119,7 +131,7 @@ def _listed(system: Any, path: str, name: str) -> list[dict[str, Any]]:
     return found
 
 
-def _source(system: Any, info: dict[str, Any], given: str) -> Source:
+def _source(system: Any, info: dict[str, Any], inside: str) -> Source:
     path = info["name"]
     local = isinstance(system, LocalFileSystem)
     name = path if local else system.unstrip_protocol(path)
@@ -129,20 +141,29 @@ def _source(system: Any, info: dict[str, Any], given: str) -> Source:
     kind = KINDS.get(stem.suffix.lower(), "text")
     if kind == "parquet" and compression:
         raise UserError(f"--input {name}: a Parquet file is compressed inside; unpack it")
-    if local and not os.access(path, os.R_OK):
+    if local and os.path.exists(path) and not os.access(path, os.R_OK):
         raise UserError(f"--input {name}: cannot be read by user {os.getuid()}")
     size = int(info.get("size") or 0)
-    if local and size == 0:
+    if local and size == 0 and info["type"] == "file":
         raise UserError(f"--input {name}: is empty; leave it out")
     # A web server says whether it answers requests for ranges.
     seekable = not compression and size > 0 and info.get("partial", True)
-    return Source(name, kind, compression, size, _identity(info, size, local), seekable)
+    found = Source(name, kind, compression, size, seekable=seekable, inside=inside if local else "")
+    try:
+        return replace(found, identity=_identity(found, info, local))
+    except (Unfit, FileNotFoundError) as error:  # the second of a link to nothing
+        raise UserError(f"--input {name}: {error.strerror}; leave it out, or put the file there") from None
 
 
-def _identity(info: dict[str, Any], size: int, local: bool) -> str:
+def _identity(source: Source, info: dict[str, Any], local: bool) -> str:
     """Size and the storage's version of the content: a hash, an ETag, or the time of the last change."""
-    if local and size <= HASHED_BYTES:
-        with open(info["name"], "rb") as file:
+    size = source.size
+    if local:
+        file = _local(source)
+        size = os.fstat(file.fileno()).st_size
+        with file:
+            if size > HASHED_BYTES:
+                return f"{size} mtime:{os.fstat(file.fileno()).st_mtime}"
             return f"{size} sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
     keys = ("ETag", "etag", "md5Hash", "crc32c", "generation", "mtime", "LastModified", "updated", "last_modified")
     known = next((f"{key}:{info[key]}" for key in keys if info.get(key)), "")
@@ -163,39 +184,68 @@ def _split(path: str) -> tuple[PurePosixPath, str]:
 @contextmanager
 def opened(source: Source) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """The decompressed content, and the stored file under it, whose position shows the progress."""
-    with reading(source), _stored(source.name) as stored:
+    with reading(source), _stored(source) as stored:
         decompress: Any = _Zstandard if source.compression == "zstd" else compr[source.compression or None]  # pyright: ignore
         content = decompress(stored, mode="rb")
         # Remote files have no readlines(hint); local ones are buffered already.
-        plain = issubclass(type(stored), LocalFileOpener) and not source.compression
+        plain = isinstance(stored, io.BufferedReader) and not source.compression
         yield (content if plain else io.BufferedReader(content, CHUNK)), stored
 
 
-def _stored(name: str) -> Any:
-    return fsspec.open(name, "rb").open()  # pyright: ignore[reportAttributeAccessIssue]
+def _stored(source: Source) -> Any:
+    if "://" not in source.name:
+        return _local(source)
+    file: Any = fsspec.open(source.name, "rb").open()  # pyright: ignore[reportAttributeAccessIssue]
+    if 0 < source.size < 1024:
+        if file.read(len(LFS)) == LFS:
+            raise Unfit(source.name, POINTER)
+        file.seek(0)
+    return file
+
+
+def _local(source: Source) -> BinaryIO:
+    """The file; one that a person named may be a link, one that a folder holds only to another file inside."""
+    if not source.inside:
+        return open_regular(Path(os.path.realpath(source.name)))
+    return open_regular(Path(source.name), Path(source.inside))
 
 
 @contextmanager
 def reading(source: Source) -> Iterator[None]:
-    """Turn failures to read `source` into a UserError that names it."""
-    damaged = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
+    """Turn failures to read `source` into a UserError that names it and what helps."""
+    again = "run the same command again: it goes on where it stopped"
     try:
         yield
     except UserError:
         raise
-    except damaged as error:
-        raise UserError(
-            f"--input {source.name}: is damaged or cut short ({cause(error)}); fetch or make it again"
-        ) from None
-    except FileNotFoundError:
-        raise UserError(f"--input {source.name}: disappeared during the preparation; put it back") from None
     except Exception as error:  # each file system and format has its own exceptions
-        if source.compression and isinstance(error, OSError) and error.errno is None:  # bz2 has none of its own
-            raise UserError(f"--input {source.name}: is damaged or cut short ({cause(error)})") from None
-        raise UserError(
-            f"--input {source.name}: reading failed ({cause(error)}); run the same command again: "
-            "it goes on where it stopped"
-        ) from None
+        reason, helps = f"reading failed ({cause(error)})", again
+        if isinstance(error, Unfit):
+            reason, helps = str(error.strerror), "name another file, or mend this one"
+        elif isinstance(error, FileNotFoundError):
+            reason, helps = "disappeared during the preparation", "put it back"
+        elif isinstance(error, zstandard.ZstdError) and "too much memory" in str(error):
+            reason = f"needs a zstd window of more than the {WINDOW >> 20} MiB that are read"
+            helps = "compress it with a smaller one: zstd -d --long=31 -c FILE | zstd --long=28 -o NEW.zst"
+        elif isinstance(error, (*DAMAGE, *_arrow())) or (
+            (source.compression or source.kind == "parquet")  # bz2 and pyarrow have none of their own
+            and isinstance(error, OSError)
+            and error.errno is None
+            and not isinstance(error, (ConnectionError, TimeoutError))
+        ):
+            reason, helps = f"is damaged or cut short ({cause(error)})", "fetch or make it again"
+        elif isinstance(error, (ValueError, TypeError, LookupError, NotImplementedError)):
+            reason, helps = f"cannot be read ({cause(error)})", "convert it, or make it again"
+        raise UserError(f"--input {source.name}: {reason}; {helps}") from None
+
+
+DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
+
+
+def _arrow() -> tuple[type[Exception], ...]:
+    """pyarrow's errors for the content of a file; those of its storage are OSErrors with a number."""
+    arrow = sys.modules.get("pyarrow")
+    return (arrow.ArrowInvalid, arrow.ArrowSerializationError) if arrow else ()
 
 
 class _Zstandard(io.RawIOBase):
@@ -217,7 +267,7 @@ class _Zstandard(io.RawIOBase):
                 if self._frame is not None:
                     raise EOFError("the last frame has no end")
                 return 0
-            self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
+            self._frame = self._frame or zstandard.ZstdDecompressor(max_window_size=WINDOW).decompressobj()
             self._ready = self._frame.decompress(data)
             if self._frame.eof:
                 self._rest, self._frame = self._frame.unused_data, None
@@ -239,16 +289,18 @@ def align(file: BinaryIO, start: int) -> int:
             return position
 
 
-def lines(file: BinaryIO, start: int, end: int | None) -> Iterator[tuple[int, bytes]]:
-    """Each line that begins in [start, end), whole, with its position."""
-    position = align(file, start)
-    while end is None or position < end:
-        batch = file.readlines(CHUNK if end is None else min(CHUNK, end - position))
-        if not batch:
-            return
-        for line in batch:
-            yield position, line
-            position += len(line)
+def lines(source: Source, file: BinaryIO, start: int, end: int | None) -> Iterator[tuple[int, bytes]]:
+    """Each line that begins in [start, end), whole, with its position. Raises UserError for one over LONGEST_LINE."""
+    position, count = align(file, start), 1
+    while (end is None or position < end) and (line := file.readline(LONGEST_LINE + 1)):
+        if len(line) > LONGEST_LINE:
+            place = f"{source.name}, line {line_number(source, position) if start else count}"
+            raise UserError(
+                f"--input {place}: has more than {LONGEST_LINE >> 20} MiB, the most that a line may have; write one "
+                "record a line (jq -c '.[]' FILE does it for a list), or split it"
+            )
+        yield position, line
+        position, count = position + len(line), count + 1
 
 
 def chunks(file: BinaryIO, start: int, end: int | None) -> Iterator[bytes]:
@@ -270,7 +322,7 @@ def chunks(file: BinaryIO, start: int, end: int | None) -> Iterator[bytes]:
 def line_number(source: Source, position: int) -> int:
     """The number, from 1, of the line at `position` of an uncompressed source."""
     number = 1
-    with _stored(source.name) as file:
+    with _stored(source) as file:
         while position > 0:
             part = cast(bytes, file.read(min(CHUNK, position)))
             if not part:

@@ -1,7 +1,7 @@
 """GPT-2's byte-pair encoding, or any other tokenizer, found without a network where possible."""
 
 import json
-import shutil
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,15 +10,12 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 
-from trainer.errors import UserError, one_line
-from trainer.files import fsync, read_json
+from trainer.errors import UserError, advice, one_line
+from trainer.files import copy, fsync, read_json, require_regular
 
 FILE = "tokenizer.json"
 COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 """Files that transformers keeps beside it: special tokens and the chat template."""
-DESCRIPTION = (".json", ".txt", ".model", ".jinja")
-"""Suffixes of a model's configuration, tokenizer and chat template. Pickled weights and programs can run code: they are
-neither fetched nor exported."""
 SAID_IN = (*COMPANIONS[:2], "generation_config.json", "config.json")
 """Files that hold the name or the id of the end-of-text token."""
 WORDS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
@@ -58,7 +55,11 @@ def find_folder(spec: str) -> Path | None:
     if spec == "gpt2" and not path.exists():
         return None
     if path.exists():
-        return path if path.is_dir() else path.parent
+        folder = path if path.is_dir() else path.parent
+        for name in {FILE, *COMPANIONS, *SAID_IN, *(name for pair in WORDS for name in pair)}:
+            if os.path.lexists(folder / name):
+                require_regular(folder / name)
+        return folder
     from huggingface_hub import snapshot_download
 
     names = [FILE, *COMPANIONS, *SAID_IN, *(name for pair in WORDS for name in pair)]
@@ -67,7 +68,7 @@ def find_folder(spec: str) -> Path | None:
     except Exception as error:  # three libraries raise two dozen kinds
         raise UserError(
             f"--tokenizer {spec}: neither a folder here nor reachable on the hub ({one_line(error)}); "
-            "give gpt2, a folder with tokenizer.json, or a hub name (and unset HF_HUB_OFFLINE)"
+            f"give gpt2, or {advice(spec)}"
         ) from None
 
 
@@ -107,7 +108,7 @@ def copy_companions(source: Path | None, target: Path) -> None:
     for name in COMPANIONS:
         (target / name).unlink(missing_ok=True)
         if source is not None and (source / name).is_file():
-            shutil.copyfile(source / name, target / name)
+            copy(source / name, target / name)
             fsync(target / name)
 
 
@@ -116,7 +117,7 @@ def save_tokenizer(file: Path, folder: Path, positions: int | None, end: int | N
 
     file: the tokenizer.json; positions: the most tokens that the model takes; end: the id of end-of-text, if known.
     """
-    shutil.copyfile(file, folder / FILE)
+    copy(file, folder / FILE)
     copy_companions(file.parent, folder)
     if (folder / COMPANIONS[0]).exists():
         return

@@ -272,7 +272,7 @@ def broken_zstandard() -> bytes:
         ("a.txt.zst", broken_zstandard(), [], "is damaged or cut short"),
         ("a.txt.zst", b"no zstandard", [], "is damaged or cut short"),
         ("a.txt.bz2", b"no bzip2", [], "is damaged or cut short"),
-        ("a.parquet", b"no parquet", [], "reading failed (ArrowInvalid"),
+        ("a.parquet", b"no parquet", [], "is damaged or cut short (ArrowInvalid"),
         ("a.zip", b"PK", [], ".zip files are not read; unpack"),
         ("a.txt", b"\xff\xfe\x00latin", [], "not UTF-8"),
         ("a.txt", b"fine\n\xfflatin", ["--documents", "lines"], "not UTF-8 text (invalid start byte near byte 5)"),
