@@ -21,6 +21,7 @@ from trainer.config import schema
 from trainer.data.batches import open_dataset
 from trainer.errors import UserError, usage
 from trainer.export import evaluations
+from trainer.files import read_text
 from trainer.models import adapters, memory, sources
 from trainer.parallel.world import join, leave_group, require_device
 from trainer.tasks.pretrain import Validation
@@ -111,7 +112,7 @@ def _judge(options: argparse.Namespace) -> int:
     world = join(timeout_seconds=SLOWEST_SECONDS)
     asked = options.precision or "fp32"
     if source.checkpoint is not None and options.precision is None:
-        asked = str(schema.stored((source.checkpoint / "config.yaml").read_text("utf-8")).get("precision", "fp32"))
+        asked = str(schema.stored(read_text(source.checkpoint / "config.yaml")).get("precision", "fp32"))
     precision = choose(asked, hardware(world.device))[0]
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -174,7 +175,7 @@ def _of_checkpoint(source: sources.Source, path: Path, options: argparse.Namespa
     """Build the task that the checkpoint's configuration describes, and load the checkpoint's weights."""
     # Use only the checkpoint: the hub may no longer serve the run's initial weights or its teacher. Distillation
     # validates the student's plain loss, so the student is evaluated as a language model.
-    given = schema.stored((path / "config.yaml").read_text("utf-8"))
+    given = schema.stored(read_text(path / "config.yaml"))
     adapted = adapters.is_folder(path / "model")
     named = sources.base_of(source) if adapted else path / "model"
     given |= {"model.name": named, "model.preset": "", "model.config": ""}

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.contract import MANIFEST, checkpoint_name, checkpoint_step
 from trainer.errors import UserError, one_line
-from trainer.files import Unfit, fsync, is_plain_name, open_regular, parsed_object, read_json, sha256, write_atomic
+from trainer.files import Unfit, fsync, is_plain_name, open_regular, parse_mapping, read_json, sha256, write_atomic
 from trainer.log import say
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _manifest(path: Path) -> dict[str, Any]:
     with open_regular(file, path, links=False) as opened:
         text = opened.read(LARGEST_MANIFEST)
     try:
-        found = parsed_object(text) or {}
+        found = parse_mapping(text) or {}
         sealed = text == _sealed({key: value for key, value in found.items() if key != "digest"}).encode()
     except (ValueError, RecursionError):  # the second by a value that can be read and not written
         sealed = False

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainer.data.tokenizer import DESCRIPTION
 from trainer.errors import UserError, usage
 from trainer.export import model_card
+from trainer.files import DESCRIPTION, copy
 from trainer.models import adapters, sources
 
 DTYPES = ("fp32", "bf16", "fp16")
@@ -116,7 +116,7 @@ def _copy_tokenizer(source: sources.Source, folder: Path) -> None:
     if Path(source.model).is_dir():
         for file in Path(source.model).iterdir():
             if file.is_file() and file.name not in WEIGHTS and file.suffix in DESCRIPTION:
-                shutil.copyfile(file, folder / file.name)
+                copy(file, folder / file.name)
         return
     from transformers import AutoTokenizer
 

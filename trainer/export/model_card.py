@@ -9,7 +9,7 @@ from jinja2 import Environment
 from trainer.config.schema import stored
 from trainer.contract import DONE
 from trainer.export import evaluations
-from trainer.files import read_json
+from trainer.files import read_json, read_text
 from trainer.models import adapters
 from trainer.models.sources import Source
 
@@ -94,7 +94,7 @@ def _figures(source: Source, configuration: dict[str, Any], language: bool) -> l
 
 def _configuration(source: Source) -> dict[str, Any]:
     path = source.checkpoint / "config.yaml" if source.checkpoint else None
-    return stored(path.read_text("utf-8")) if path and path.exists() else {}
+    return stored(read_text(path)) if path and path.exists() else {}
 
 
 def _named(value: Any) -> Any:

@@ -28,7 +28,7 @@ from trainer.config.schema import stored
 from trainer.contract import DONE, METRICS, STATUS
 from trainer.errors import UserError
 from trainer.export import evaluations
-from trainer.files import read_json
+from trainer.files import read_json, read_text
 
 STALE_SECONDS = 120
 """A run whose status is older and that is not done was interrupted: status.json is written at each log step."""
@@ -111,7 +111,7 @@ def read(path: Path, name: str) -> Run:
     if not (path / METRICS).exists():
         raise UserError(f"{path}: holds no {METRICS}; give the run.directory of a training that has begun")
     lines: list[dict[str, Any]] = []
-    for text in (path / METRICS).read_text("utf-8").splitlines():
+    for text in read_text(path / METRICS).splitlines():
         try:
             line = json.loads(text)
             int(line["step"])
@@ -125,7 +125,7 @@ def read(path: Path, name: str) -> Run:
 def _resolved(path: Path) -> dict[str, Any]:
     for folder in reversed(list_checkpoints(path)):
         try:
-            return stored((folder / "config.yaml").read_text("utf-8"))
+            return stored(read_text(folder / "config.yaml"))
         except (OSError, yaml.YAMLError, AttributeError):
             continue
     return {}

@@ -25,7 +25,7 @@ from trainer import log
 from trainer.data import hub, sources
 from trainer.data.batches import order
 from trainer.errors import UserError, cause
-from trainer.files import fsync
+from trainer.files import fsync, open_append, open_regular
 
 ALIGNMENT = 32
 """Micro-batches are padded to a multiple of this, so that few different lengths occur."""
@@ -206,7 +206,7 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
 
     Storage without locks admits all of them: each then writes the same content to a temporary file of its own.
     """
-    with open(path.with_suffix(".lock"), "w", encoding="utf-8") as file:
+    with open_append(path.with_suffix(".lock")) as file:
         with contextlib.suppress(OSError):
             fcntl.lockf(file, fcntl.LOCK_EX)
         yield
@@ -225,7 +225,8 @@ def _write_kept(path: Path, made: list[Feature]) -> None:
         arrays["kinds"] = np.concatenate(kinds).astype(np.uint8)
     temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     try:
-        with open(temporary, "wb") as file:
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "xb") as file:
             np.savez(file, **arrays)
         fsync(temporary)
         os.replace(temporary, path)
@@ -236,7 +237,7 @@ def _write_kept(path: Path, made: list[Feature]) -> None:
 def _read_kept(path: Path) -> list[Feature] | None:
     """Read the windows; None if the file is missing or damaged: the archive has checksums."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open_regular(path) as kept, np.load(kept, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         cuts = np.cumsum(arrays["lengths"])[:-1]
         ids, spans = np.split(arrays["ids"], cuts), np.split(arrays["spans"], cuts)

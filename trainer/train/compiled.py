@@ -19,6 +19,7 @@ import torch
 from trainer import log
 from trainer.config.schema import Config
 from trainer.contract import CACHE_KEY
+from trainer.files import open_regular
 from trainer.models.adapters import trained
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
@@ -60,7 +61,8 @@ class Cache:
         if not self._key:
             return "off"
         try:
-            content = self.path.read_bytes()
+            with open_regular(self.path) as file:
+                content = file.read()
             if not hmac.compare_digest(content[:SIGNATURE_BYTES], self._signature(content[SIGNATURE_BYTES:])):
                 return "refused"
             return "found" if torch.compiler.load_cache_artifacts(content[SIGNATURE_BYTES:]) is not None else "none"

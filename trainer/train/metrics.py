@@ -24,7 +24,7 @@ from pydantic import ConfigDict, TypeAdapter
 from trainer.config.schema import Config
 from trainer.contract import METRICS, STATUS
 from trainer.errors import Retry
-from trainer.files import read_json, write_atomic, write_json
+from trainer.files import Unfit, open_append, read_json, read_text, write_atomic, write_json
 from trainer.log import event, line, say
 from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
@@ -205,11 +205,11 @@ class Reporter:
         self._write_status()
         path = self._run / METRICS
         if path.exists():
-            kept = [text for text in path.read_text("utf-8").splitlines() if _step(text) <= step]
             try:
+                kept = [text for text in read_text(path).splitlines() if _step(text) <= step]
                 write_atomic(path, "".join(text + "\n" for text in kept))
-            except OSError as error:
-                _failed(METRICS, error.strerror or str(error))
+            except (OSError, UnicodeDecodeError) as error:
+                _failed(METRICS, getattr(error, "strerror", None) or str(error))
         self._exporters = exporters.start(self._config, self._run, step, meanings(), _failed)
 
     def status(self, **changes: Any) -> None:
@@ -315,9 +315,11 @@ class Reporter:
         try:
             size = path.stat().st_size if path.exists() else 0
             try:
-                with open(path, "a", encoding="utf-8") as file:
+                with open_append(path) as file:
                     self._hold()
-                    file.write("".join(self._pending))
+                    file.write("".join(self._pending).encode())
+            except Unfit:
+                raise
             except OSError:
                 with open(path, "r+b") as file:  # undo a partial write, which the next attempt would repeat
                     file.truncate(size)
