@@ -76,6 +76,7 @@ def install_plugin() -> Path:
         except OSError:  # another file system
             shutil.copy2(built, partial)
         partial.replace(plugin)
+        tie(plugin)
     return plugin
 
 

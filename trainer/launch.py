@@ -176,7 +176,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
             EXIT_FATAL,
             f"rendezvous {name} is closed, but {run} has no {DONE}: only a launcher that saw {DONE} closes it, so the "
             "directory was emptied since, or somebody else wrote to the store; nothing is lost: start the run with "
-            "another --rdzv-id, or on a cluster with a new Job (the stack's retryCommand)",
+            "another --rdzv-id, or on a cluster with `trainyard resume`",
         ) from None
     except RendezvousTimeoutError as error:
         why = str(error) or f"fewer than {options.min_nodes} nodes came before join_timeout was over"

@@ -154,7 +154,7 @@ def test_a_job_that_is_made_again_has_the_size_that_is_configured_now(stack: Sta
     stack.up()
     assert _job(stack)["spec"]["parallelism"] == 1
     before = _job(stack)["metadata"]["uid"]
-    command = shlex.split(stack.outputs()["retryCommand"])
+    command = ["pulumi", "up", "--stack", "e2e", "--replace", "**Job::training"]  # as trainyard resume does
     again = stack.run([*command, "--config-file", str(stack.config), "--yes", "--skip-preview"])
     assert again.returncode == 0, again.stdout + again.stderr
     after = _job(stack)
