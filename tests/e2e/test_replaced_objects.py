@@ -47,7 +47,8 @@ def test_the_volume_of_a_living_stack_becomes_one_of_another_kind(gke: CloudStac
         gke.configure(storage={"kind": kind})
         gke.up()
     assert gke.preview() == {}
-    core, apps = api.core(), kubernetes.client.AppsV1Api(api.client())
+    core: Any = api.core()
+    apps: Any = kubernetes.client.AppsV1Api(api.client())
     space = core.read_namespace("trainyard-storage")
     assert space.status.phase == "Active"
     assert space.metadata.labels["pod-security.kubernetes.io/enforce"] == {"filestore": "baseline"}.get(
