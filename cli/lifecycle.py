@@ -131,8 +131,8 @@ def _logs(job: TrainingJob, pods: list[dict[str, Any]]) -> Iterator[list[str]]:
         try:
             options = {"follow": True, "tail_lines": LOG_LINES, "_preload_content": False}
             name, limit = pod["metadata"]["name"], grace_of(pod) + LATE
-            for raw in job.core.read_namespaced_pod_log(name, job.namespace, **options, _request_timeout=limit):
-                lines.append(raw.decode(errors="replace"))
+            stream: Any = job.core.read_namespaced_pod_log(name, job.namespace, **options, _request_timeout=limit)
+            lines.extend(raw.decode(errors="replace") for raw in stream)
         except (ApiException, urllib3.exceptions.HTTPError):
             pass
 

@@ -23,12 +23,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, TypeVar
+from typing import IO, Any, BinaryIO, TypeVar
 
 from cli import CommandError
 from cli.programs import find_rsync
 from cli.progress import Bar
-from cli.volume_program import BUSY, PIECE, REFUSED, WRITING, RefusedError, enter, prepare
+from cli.volume_program import BUSY, PIECE, REFUSED, WRITING, RefusedError, drop, enter, prepare
 
 PATIENCE_SECONDS = 60.0
 """Seconds without progress, over several connections, before the error is reported."""
@@ -123,7 +123,7 @@ class Volume:
 @contextlib.contextmanager
 def _process(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A process that ends with the block."""
-    process = subprocess.Popen(command, **options)
+    process: Any = subprocess.Popen(command, **options)
     try:
         yield process
     finally:
@@ -174,7 +174,7 @@ def get(volume: Volume, remote: str, files: dict[str, int], folder: Path, bar: B
             try:
                 ends = ["volume:./", f"{folder}/"]
                 _rsync(volume, batch, remote, f"{folder}/{partial}", "", ends, bar, bool(number), lock)
-                shutil.rmtree(partial, dir_fd=top)
+                drop(top, partial)
             finally:
                 os.close(lock)
     except RefusedError as error:
@@ -299,7 +299,7 @@ def _rsync(
     return new, changed
 
 
-def _pieces(stream: BinaryIO) -> Iterator[str]:
+def _pieces(stream: IO[bytes]) -> Iterator[str]:
     """The lines of a stream, and what comes before each carriage return: rsync redraws its progress."""
     rest = b""
     while part := os.read(stream.fileno(), 1 << 16):

@@ -137,6 +137,16 @@ def prepare(top: int, partial: str) -> int:
     return lock
 
 
+def drop(top: int, partial: str) -> None:
+    """Remove the folder that `prepare` made, unless another command takes it over as soon as the lock is gone."""
+    here = os.open(partial, FOLDER, dir_fd=top)
+    for name in sorted(os.listdir(here), key="lock".__eq__):  # the lock last
+        _remove(name, here)
+    os.close(here)
+    with contextlib.suppress(OSError):
+        os.rmdir(partial, dir_fd=top)
+
+
 def _lock(opened: int) -> None:
     """Lock an open file against another process. Raises BlockingIOError when one has it."""
     try:
@@ -169,7 +179,7 @@ def serve(folder: str, partial: str, command: list[str]) -> int:
     except FileNotFoundError:
         raise RefusedError("the stack's image has no rsync; `pulumi up` builds one that has it") from None
     if partial and code == 0:
-        shutil.rmtree(partial, dir_fd=top)
+        drop(top, partial)
     return code
 
 

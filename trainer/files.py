@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import stat
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,7 +36,7 @@ class Unfit(OSError):
         super().__init__(errno.EINVAL, problem, str(path))
 
 
-def open_regular(path: Path, inside: Path | None = None, links: bool = True) -> BinaryIO:
+def open_regular(path: Path, inside: Path | None = None, links: bool = True) -> BufferedReader:
     """Open a file that others may have put there, for reading. Raises Unfit if it is none, as for every odd name.
 
     inside: the folder below which nothing is believed, by default the file's own; a person named the way to it, and

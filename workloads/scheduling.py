@@ -78,7 +78,7 @@ def _look(kubeconfig: str, context: str, namespace: str, job: str) -> str:
             pods: Any = core.list_namespaced_pod(
                 namespace, label_selector=f"batch.kubernetes.io/job-name={job}", _request_timeout=5
             )
-            plain = [api.sanitize_for_serialization(pod) for pod in pods.items]
+            plain: Any = [api.sanitize_for_serialization(pod) for pod in pods.items]
             placed = sum(bool((pod["spec"] or {}).get("nodeName")) for pod in plain)
             ended = found.status.conditions or found.spec.suspend
             if ended or placed >= found.spec.parallelism:

@@ -79,7 +79,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, dict[str, str
 
 
 def test_a_bucket_comes_without_this_machine_and_goes_on_after_a_kill(
-    tmp_path: Path, volume_folder: Path, bucket: tuple[Any, dict[str, str]]
+    tmp_path: Path, volume_folder: Path, bucket: tuple[Any, dict[str, Any]]
 ) -> None:
     client, environment = bucket
     large = random.Random(1).randbytes(5 * PIECE + 3)
@@ -117,7 +117,7 @@ def test_a_bucket_comes_without_this_machine_and_goes_on_after_a_kill(
 
 
 def test_a_public_bucket_needs_no_credentials(
-    tmp_path: Path, volume_folder: Path, bucket: tuple[Any, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, volume_folder: Path, bucket: tuple[Any, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, environment = bucket
     client.put_object(Bucket="texts", Key="a.txt", Body=b"public", ACL="public-read")
@@ -139,7 +139,7 @@ def partial_of(folder: Path) -> str:
 
 @pytest.mark.parametrize("key", ["wiki-v1.5/a.txt", "wiki-v1.5/b/c.txt"])
 def test_a_folder_with_a_dot_in_its_name_is_a_folder_and_a_file_goes_to_the_top(
-    tmp_path: Path, volume_folder: Path, bucket: tuple[Any, dict[str, str]], key: str
+    tmp_path: Path, volume_folder: Path, bucket: tuple[Any, dict[str, Any]], key: str
 ) -> None:
     client, environment = bucket
     client.put_object(Bucket="texts", Key=key, Body=b"text")

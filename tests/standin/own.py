@@ -47,7 +47,8 @@ def compared(type_: str, old: Values, new: Mapping[str, Any]) -> Values:
 
     What the program no longer declares, and leaves to the cloud, stays as it is.
     """
-    left = {entry.get("fills") or entry.get("declared") for entry in _table().get(type_, [])} - {None}
+    named = [entry.get("fills") or entry.get("declared") for entry in _table().get(type_, [])]
+    left = {path for path in named if path}
     told = {path: value for path, value, whose in set_in(type_, old) if not whose or at(new, whose) is not None}
     return _with(old, {**{path: None for path in left if at(old, path) and at(new, path) is None}, **told})
 

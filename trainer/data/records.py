@@ -186,14 +186,15 @@ def _message(given: Any, name: str, key: str, wire: bool) -> tuple[dict[str, Any
     shares = key == "conversations"
     who = "from" if "from" in said or (shares and "role" not in said) else "role"
     what = "value" if "value" in said or (shares and "content" not in said) else "content"
-    if not isinstance(said.get(who), str):
+    word = said.get(who)
+    if not isinstance(word, str):
         raise Wrong(f"{name} has no {who}")
-    role = ROLES.get(said[who].lower(), said[who])
+    role = ROLES.get(word.lower(), word)
     counts = _counts(said, role, name)
     message = {k: v for k, v in said.items() if k not in (who, what, "function_call", *MASKS, *OTHER_MASKS)}
     message = {"role": role, **message}
     content, calls = said.get(what), said.get("tool_calls")
-    if said[who].lower() == "function_call":
+    if word.lower() == "function_call":
         content, calls = None, _decoded(content, f"{name}: its call")
     elif "function_call" in said:  # OpenAI's older files
         calls = [said["function_call"]]

@@ -104,7 +104,7 @@ def _files(name: str, over: dict[str, list[str]]) -> list[Source]:
         found = _listed(system, path, name, over)
         # A person chose a folder or the beginning of a pattern, and perhaps linked it, but none of the files inside.
         inside = "" if [info["name"] for info in found] == [path] else re.split(r"[^/]*[*?\[]", path)[0] or "."
-        return [_source(system, info, name, inside) for info in found]
+        return [_source(system, info, inside) for info in found]
 
     try:
         return reach(name, listed)
@@ -229,7 +229,7 @@ def _stored(source: Source) -> Any:
     return file
 
 
-def _local(source: Source) -> BinaryIO:
+def _local(source: Source) -> io.BufferedReader:
     """The file; one that a person named may be a link, one that a folder holds only to another file inside."""
     if not source.inside:
         return open_regular(Path(os.path.realpath(source.name)))

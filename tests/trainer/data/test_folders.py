@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cli.transfer import Pair
 from cli.upload import unread
 from trainer import prepare
 from trainer.data.sources import find
@@ -87,13 +86,13 @@ def test_a_pattern_reads_what_it_names_and_says_what_is_empty(
 
 def test_upload_says_what_it_does_not_send_and_what_no_dataset_reads(tmp_path: Path) -> None:
     corpus = folder(tmp_path / "corpus", "a.txt", "b.rst", "page.html", "old.pdf", ".git/HEAD")
-    pairs = [Pair(path, f"/data/{path.name}", 9) for path in sorted(corpus.iterdir()) if path.is_file()]
-    assert unread(corpus, pairs) == [
+    names = sorted(path.name for path in corpus.iterdir() if path.is_file())
+    assert unread(corpus, names) == [
         "1 hidden file was not sent.",
         "As dataset.input this folder is refused: old.pdf would be passed over; convert it.",
         "1 of kind .pdf are not read as text: old.pdf",
         "1 of kind .html are not read as text: page.html",
     ]
     model = folder(tmp_path / "model", "config.json", "model.safetensors", "merges.pdf")
-    assert unread(model, [Pair(path, "/data/x", 9) for path in model.iterdir()]) == [], "a model is no dataset"
-    assert unread(corpus / "a.txt", pairs[:1]) == []
+    assert unread(model, [path.name for path in model.iterdir()]) == [], "a model is no dataset"
+    assert unread(corpus / "a.txt", names[:1]) == []

@@ -254,7 +254,14 @@ def test_what_is_not_honoured_is_refused_by_name(chat: Build, record: Record, sa
 
 def test_a_null_in_a_table_is_a_key_that_another_row_has(tmp_path: Path, words: Path) -> None:
     rows: list[Record] = [
-        {"messages": [ASKED, {"role": "assistant", "content": None, "tool_calls": [call(**{key: 1})]}, RESULT, TOLD]}
+        {
+            "messages": [
+                ASKED,
+                {"role": "assistant", "content": None, "tool_calls": [call(**dict[str, Any]({key: 1}))]},
+                RESULT,
+                TOLD,
+            ]
+        }
         for key in ("c", "d") * 10
     ]
     (tmp_path / "set").mkdir()
