@@ -258,7 +258,8 @@ def owners(resources: dict[str, Any]) -> dict[str, str]:
         if title.startswith("kubernetes:") and not title.split()[0].endswith("Patch") and "name" in described:
             group = inputs["apiVersion"].rpartition("/")[0]
             name = f"{group}/{inputs['kind']} {described.get('namespace', '')}/{described['name']}"
-            owner = f"{title} of {entry.get('parent')}"
+            # A URN has its parent's type, and not the name.
+            owner = f"{title} of {str(entry.get('parent')).partition(' ')[0]}"
             assert name not in found, f"{owner} and {found[name]} are one object: {name}"
             found[name] = owner
             notes = described.get("annotations", {})

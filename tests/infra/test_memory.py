@@ -57,7 +57,7 @@ def test_on_processors_the_memory_of_the_pod_counts() -> None:
     assert said("local", {"model": {"preset": "micro"}}) == ""
     line = said("local", {"model": {"preset": "large"}})
     assert "training.engine.name: large with ddp needs" in line
-    assert "workers.memoryGib is 3" in line
+    assert "workers.memoryGib is 2" in line
 
 
 def test_a_run_that_may_just_fit_is_not_refused() -> None:

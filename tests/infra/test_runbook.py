@@ -55,7 +55,7 @@ def test_eight_nodes_need_no_other_micro_batch_but_one_that_is_too_large_is_refu
 
 
 def test_the_picture_puts_objects_after_the_nodes_that_they_run_on() -> None:
-    assert "r_nodepool_workers --> r_namespace_nfs_server" in draw("gcp-a100")
+    assert "r_nodepool_workers --> r_namespace_storage" in draw("gcp-a100")
 
 
 def test_eight_spot_machines_need_no_other_micro_batch_and_seventeen_have_no_sample_each() -> None:
