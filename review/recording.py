@@ -243,7 +243,7 @@ def record(
         # Drop set_mocks' own root stack: the program runs in a fresh one, as under the real engine.
         set_root_resource(None)  # type: ignore[arg-type]
         # No registry is asked either.
-        with _without_collector(), patch("infra.eks.asked.registry_digest", return_value=computed.DIGEST):
+        with _without_collector(), patch("infra.buildah.registry_digest", return_value=computed.DIGEST):
             _sync_await(run_in_stack(_program))
     finally:
         asyncio.set_event_loop(None)

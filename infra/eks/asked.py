@@ -14,7 +14,7 @@ from typing import TypeVar
 import pulumi
 import pulumi_aws as aws
 
-from infra.buildah import registry_digest
+from infra import buildah
 from infra.config import ConfigError, StackConfig
 from infra.eks.addons import EFS, NAMES
 from infra.eks.machines import by_zone, regions, zones_date
@@ -112,7 +112,7 @@ def efa_plugin(config: StackConfig, stack: str) -> str | None:
     eks = config.section(EksConfig)
     if not config.section(NodesConfig).efa or eks.efa_plugin:
         return eks.efa_plugin
-    if digest := registry_digest(EFA_PLUGIN, insecure=False):
+    if digest := buildah.registry_digest(EFA_PLUGIN, insecure=False):
         return f"{EFA_PLUGIN}@{digest}"
     problem = f"eks.efaPlugin: {EFA_PLUGIN.partition('/')[0]} does not say which image {EFA_PLUGIN} is"
     if not pulumi.runtime.is_dry_run():

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pulumi
 import pytest
 
+from infra import buildah
 from infra.buildah import registry_digest
 from infra.config import ConfigError
 from infra.eks import asked
@@ -47,7 +48,7 @@ def test_an_image_for_adapters_that_are_not_there_is_refused() -> None:
 def test_without_an_answer_a_preview_goes_on_and_up_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     warned: list[str] = []
     monkeypatch.setattr(pulumi.log, "warn", warned.append)
-    monkeypatch.setattr(asked, "registry_digest", lambda *_, **__: None)
+    monkeypatch.setattr(buildah, "registry_digest", lambda *_, **__: None)
     config = parse(changed(STACK, nodes=EFA), STACK)
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
     assert asked.efa_plugin(config, STACK) == asked.EFA_PLUGIN

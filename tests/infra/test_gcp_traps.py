@@ -133,17 +133,30 @@ def test_t22_the_jobs_name_changes_with_the_training_and_only_then() -> None:
         {"workers": {"allocator": "glibc"}},
         {"job": {"maxHours": 1}},
         {"dataset": {"name": "other"}},
-        {"secrets": {"huggingFaceToken": CANARY}},
         {"secrets": {"wandbApiKey": CANARY}},
     ],
     ids=str,
 )
 def test_t22_a_job_that_changes_gets_another_name(change: dict[str, dict[str, Any]]) -> None:
     """Otherwise the new Job meets the old one, which is still going away under the same name."""
-    before_it, after_it = recorded("gcp-c3"), with_changes("gcp-c3", **change)
-    old, new = (recording.one("Job", "training").inputs for recording in (before_it, after_it))
+    logs = {"training": {"metrics": {"wandbProject": "a"}}, "workers": {"environment": {"WANDB_MODE": "offline"}}}
+    first = logs if "secrets" in change else {}
+    before, after = with_changes("gcp-c3", **first), with_changes("gcp-c3", **first, **change)
+    old, new = (recording.one("Job", "training").inputs for recording in (before, after))
     assert old["spec"] != new["spec"]
     assert old["metadata"]["name"] != new["metadata"]["name"]
+
+
+@pytest.mark.parametrize(("token", "users"), [("huggingFaceToken", ["dataset"]), ("wandbApiKey", [])])
+def test_t22_a_token_changes_no_job_that_does_not_use_it(token: str, users: list[str]) -> None:
+    """Otherwise a training ends for a token of another pod: trainers are offline, and these log to no service."""
+    before, after = recorded("gcp-c3"), with_changes("gcp-c3", secrets={token: CANARY})
+    for name in ("dataset", "training"):
+        old, new = (recording.one("Job", name).inputs for recording in (before, after))
+        assert (old["spec"] != new["spec"]) == (name in users)
+        assert old["metadata"]["name"] == new["metadata"]["name"], (
+            "the dataset's is deleted before its successor is made"
+        )
 
 
 def test_t23_a_preview_builds_nothing_and_what_runs_is_named_by_digest(stack: Recording) -> None:
