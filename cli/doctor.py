@@ -26,10 +26,12 @@ def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Fi
     config: StackConfig | None = None
     content: dict[str, Any] = {}
     try:
+        said = "is valid"
         if values is None:
-            content, values = stack_file(stack), stack_file_values(stack)
+            said, content = f"Pulumi.{stack}.yaml", stack_file(stack)
+            values = stack_file_values(stack)
         config = parse(values, stack)
-        yield ok("configuration", f"Pulumi.{stack}.yaml" if values is None else "is valid")
+        yield ok("configuration", said)
     except ConfigError as error:
         for line in error.problems:
             path, _, text = line.partition(": ")

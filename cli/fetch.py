@@ -49,10 +49,9 @@ def fetch(
     folder = (to or HOME / PurePosixPath(remote).name).expanduser()
     note = {"context": target.context, "namespace": target.namespace, "run": remote}
     refuse_another(folder, note)
-    given = {"--run": run, "--to": to and str(to)}
-    again = shlex.join(
-        ["trainyard", "fetch", "--stack", stack, *(w for key, v in given.items() if v for w in (key, v))]
-    )
+    given = {"--stack": stack, "--run": run, "--to": to and str(to), "--kubeconfig": kubeconfig}
+    words = [word for key, value in given.items() if value for word in (key, value)]
+    again = shlex.join(["trainyard", "fetch", *words, *(["--all"] if everything else [])])
     with transfer(target, kubeconfig) as (volume, pod, bar):
         found = volume.find(remote)
         chosen, step = wanted(found.files, remote, everything)
@@ -65,7 +64,7 @@ def fetch(
         bring(volume, remote, chosen, folder, bar)
     print(f"{counted(sum(map(len, chosen.values())), 'file')} of {plain(remote)} in {folder}")
     for name, kind in sorted(found.odd.items()):
-        print(f"  left out: {plain(name)} ({kind})")
+        print(f"  left out: '{plain(name)}' ({kind})")
     if problem:
         print(f"  no report: {plain(problem)}")
     else:

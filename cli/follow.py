@@ -98,14 +98,16 @@ class JobWatch:
             try:
                 job, pods = self.job.read()
                 heard = self._seen = time.monotonic()
-            except GoneError:
-                if not self._succeed(board):
-                    raise
-                time.sleep(POLL_SECONDS)
-                continue
-            except SilentError:
-                if time.monotonic() - heard > OUTAGE_SECONDS:
-                    raise
+            except (GoneError, SilentError) as error:
+                try:
+                    if isinstance(error, SilentError):
+                        raise
+                    if not self._succeed(board):
+                        raise
+                    heard = time.monotonic()
+                except SilentError:
+                    if time.monotonic() - heard > OUTAGE_SECONDS:
+                        raise
                 time.sleep(POLL_SECONDS)
                 continue
             self._follow_logs(pods)

@@ -21,6 +21,7 @@ from cli.follow import outcome
 from cli.progress import parse_logfmt
 from cli.target import Kubeconfig, RunningStack, target_of
 from infra.stackfiles import ROOT
+from trainer.plain import plain
 from workloads.custom_resources import KUBEFLOW_VERSION
 
 #: Seconds beyond a pod's grace until one that has not left is reported: its node may be lost.
@@ -112,7 +113,7 @@ def resume(
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    print(plain(text), flush=True)
 
 
 def _told(end: dict[str, Any]) -> str:

@@ -201,7 +201,7 @@ def _figures(events: dict[str, Lines], status: dict[str, Any] | None) -> tuple[d
         written = _moment(told["times"].get(key) if isinstance(told.get("times"), dict) else told.get("updated"))
         if key not in values or (written or datetime.max.replace(tzinfo=UTC)) >= when[key]:
             values[key] = value
-            when |= {key: written} if written else {}
+            when = {name: at for name, at in when.items() if name != key} | ({key: written} if written else {})
     return values, when
 
 

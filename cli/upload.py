@@ -101,6 +101,10 @@ def is_remote(source: str) -> bool:
     if not source.strip():
         raise CommandError("FROM: missing; give a file, a folder or an address: trainyard upload corpus/")
     scheme = source.partition("://")[0]
+    if "://" in source and any(character in source for character in "*?["):
+        raise CommandError(
+            f"{source}: a pattern is not copied; give a file or a folder, or the pattern in dataset.input"
+        )
     if "://" in source and scheme not in SCHEMES:
         raise CommandError(f"{source}: {scheme}:// is not known; give a path, or {', '.join(SCHEMES)}")
     return "://" in source
@@ -111,7 +115,7 @@ def target_folder(source: str, to: str | None) -> str:
     if to is None:
         # A file goes to the top, a folder keeps its name.
         to = "" if "://" in source or Path(source).is_file() else Path(source).resolve().name
-    folder = PurePosixPath(DATA) / to.removeprefix(f"{DATA}/").strip("/")
+    folder = PurePosixPath(DATA) / to.removeprefix(DATA if to == DATA else f"{DATA}/").strip("/")
     if ".." in folder.parts or not folder.is_relative_to(DATA):
         raise CommandError(f"--to {to}: leads out of {DATA}; give a folder such as texts")
     return str(folder)

@@ -4,7 +4,7 @@ The command sends this file along as the pod's program, so both ends have the sa
 has. It needs only Python, rsync and, for buckets, the fsspec of the trainer's image. Others write on the volume: every
 folder is opened without following a link, and only regular files are read and written.
 
-    wait                           until nothing has run in the pod for a while
+    wait                           until nothing has run in the pod for 15 minutes
     list FOLDER                    one JSON line for each file, and a last one that says that these were all
     rsync FOLDER PARTIAL COMMAND   rsync's server in FOLDER; PARTIAL: where it keeps incomplete files, "" when it sends
     copy SOURCE FOLDER NAME        the file at SOURCE into FOLDER, a folder into FOLDER/NAME; one JSON line a step
@@ -34,7 +34,6 @@ from urllib.parse import urlsplit
 
 PIECE = 4 << 20
 """Bytes that are read from a bucket at once, and that an interruption costs at most."""
-IDLE_SECONDS = 900  # after which a forgotten pod ends
 ANONYMOUS = {"s3": [{"anon": True}], "gs": [{"token": "anon"}]}
 """Options for a public bucket: without them, a pod without credentials fails before its first request."""
 COPIED = ".copied"
@@ -44,6 +43,7 @@ WRITING = "writing"
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 PASS = FOLDER | getattr(os, "O_PATH", 0)  # a folder on the way need not be readable
 REFUSED, BUSY = "refused: ", "busy: another command has these files"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 KINDS = {stat.S_IFLNK: "link", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
 
 
@@ -174,10 +174,9 @@ def serve(folder: str, partial: str, command: list[str]) -> int:
     top = enter(folder, create=bool(partial))
     kept = (prepare(top, partial),) if partial else ()
     os.fchdir(top)
-    try:
-        code = subprocess.run(command, check=False, pass_fds=kept).returncode
-    except FileNotFoundError:
-        raise RefusedError("the stack's image has no rsync; `pulumi up` builds one that has it") from None
+    if not shutil.which(command[0]):
+        raise RefusedError("the stack's image has no rsync; `pulumi up` builds one that has it")
+    code = subprocess.run(command, check=False, pass_fds=kept).returncode
     if partial and code == 0:
         drop(top, partial)
     return code
@@ -195,37 +194,38 @@ def copy(source: str, folder: str, own: str = "") -> Iterator[dict[str, Any]]:
     one = len(wanted) == 1 and wanted[0][1]["name"] == root
     target = Path(folder) if one else Path(folder, own)
     top = enter(target, create=True)
-    known = {}
-    with contextlib.suppress(FileNotFoundError, ValueError, RefusedError), _opened(COPIED, "rb", top) as note:
-        known = json.load(note)
-    known = known if isinstance(known, dict) else {}
+    known: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError, TypeError, RefusedError), _opened(COPIED, "rb", top) as note:
+        known.update(json.load(note))
     inside = str(target / wanted[0][0] if one else target)
     yield {"files": len(wanted), "bytes": sum(info.get("size") or 0 for _, info in wanted), "inside": inside}
     for name, info in wanted:
         version, place = _version(info), enter((target / name).parent, create=True)
         try:
-            there = os.stat(Path(name).name, dir_fd=place, follow_symlinks=False)
-            if known.get(name) == version and stat.S_ISREG(there.st_mode):
-                yield {"name": name, "done": there.st_size, "found": True}
+            if known.get(name) == version and (size := _size(Path(name).name, place)) is not None:
+                yield {"name": name, "done": size, "found": True}
                 continue
-        except FileNotFoundError:
-            pass
-        try:
             for done in _stream(system, info, Path(name).name, version, place):
                 yield {"name": name, "done": done}
         except Exception as error:  # each storage has exceptions of its own
-            if isinstance(error, RefusedError | BlockingIOError) or getattr(error, "errno", None) in (
-                errno.ENOSPC,
-                errno.EDQUOT,
-            ):
+            if isinstance(error, RefusedError | BlockingIOError) or getattr(error, "errno", None) in FULL:
                 raise
-            raise RefusedError(f"{source}: {name}: reading failed ({_line(error)}); run it again") from None
+            raise RefusedError(
+                f"{source}: {name}: reading failed ({type(error).__name__}: {error}); run it again"
+            ) from None
         finally:
             os.close(place)
         known[name] = version
         with _opened(f"{COPIED}.part", "wb", top) as note:
             note.write(json.dumps(known, indent=1, sort_keys=True).encode())
         os.replace(f"{COPIED}.part", COPIED, src_dir_fd=top, dst_dir_fd=top)
+
+
+def _size(name: str, folder: int) -> int | None:
+    """Bytes of a regular file in an open folder; None: there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def _opened(name: str, mode: str, folder: int) -> BinaryIO:
@@ -262,16 +262,11 @@ def _found(source: str) -> tuple[Any, str, list[dict[str, Any]]]:
             info = system.info(root)
             return system, root, [info] if info["type"] == "file" else list(system.find(root, detail=True).values())
         except FileNotFoundError:
-            told = "does not exist, or this cluster may not read it; check the name and the access"
-            raise RefusedError(f"{source}: {told}") from None
+            raise RefusedError(f"{source}: does not exist, or this cluster may not read it; check both") from None
         except Exception as error:  # each storage has exceptions of its own
             first = first or error
-    told = _line(first)
+    told = " ".join(f"{type(first).__name__}: {first}".split())[:200]
     raise RefusedError(f"{source}: cannot be read ({told}); check the name and the access")
-
-
-def _line(error: BaseException | None) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _below(name: str, root: str) -> str:
@@ -295,11 +290,10 @@ def _stream(system: Any, info: dict[str, Any], name: str, version: str, folder: 
     with system.open(info["name"], "rb", block_size=PIECE) as stored, _opened(whole, "ab", folder) as written:
         _lock(written.fileno())
         start = written.tell() // PIECE * PIECE
-        if start:
-            try:
-                stored.seek(start)
-            except (OSError, ValueError):  # the server does not support ranges
-                start = 0
+        try:
+            stored.seek(start)
+        except (OSError, ValueError):  # the server does not support ranges
+            start = 0
         written.truncate(start)
         while piece := stored.read(PIECE):
             written.write(piece)
@@ -314,8 +308,8 @@ def _stream(system: Any, info: dict[str, Any], name: str, version: str, folder: 
     yield start
 
 
-def wait(idle_seconds: float = IDLE_SECONDS) -> None:
-    """Return when the pod has had no process but the first ones for a while."""
+def wait(idle_seconds: float = 900) -> None:
+    """Return when a forgotten pod has had no process but the first ones for a while."""
     first = {name for name in os.listdir("/proc") if name.isdigit()}
     last = time.monotonic()
     while time.monotonic() - last < idle_seconds:
@@ -326,13 +320,9 @@ def wait(idle_seconds: float = IDLE_SECONDS) -> None:
 
 def _end_with_the_command() -> None:
     """End the process when the command that started it is gone: the next one could meet it at the same file."""
-
-    def watch() -> None:
-        while os.read(0, 1):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    while os.read(0, 1):
+        pass
+    os._exit(1)
 
 
 def main(call: str, *arguments: str) -> int:
@@ -343,7 +333,7 @@ def main(call: str, *arguments: str) -> int:
             return serve(arguments[0], arguments[1], list(arguments[2:]))
         else:
             if call == "copy":
-                _end_with_the_command()
+                threading.Thread(target=_end_with_the_command, daemon=True).start()
             for step in files(*arguments) if call == "list" else copy(*arguments):
                 print(json.dumps(step), flush=call == "copy")
             print(json.dumps({"complete": True}), flush=True)

@@ -90,7 +90,7 @@ def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
     shared = static_volume(
         config.storage.size_gib,
         # Encrypted in transit by the driver's tunnel, which is always on (its mount option `tls` is deprecated). iam:
-        # mount as the role of the driver's pod (aws-efs-csi-driver, docs/parameters.md).
+        # mount as the role of the driver's pod (aws-efs-csi-driver's own page on its parameters).
         csi=source,
         mount_options=["iam"],
         address=pulumi.Output.concat(system, f".efs.{scope.region}.amazonaws.com:", FOLDER),

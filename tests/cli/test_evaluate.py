@@ -185,7 +185,7 @@ def test_progress_and_table_are_shown(cluster: Any, capsys: pytest.CaptureFixtur
     shown = capsys.readouterr().out.splitlines()
     assert shown == [
         "The training runs: the evaluation waits until a node has room for it, or the training has ended.",
-        "waiting for a node: Insufficient nvidia.com/gpu",
+        "waiting for a node: Insufficient nvidia.com/gpu; lower workers.gpus or workers.count, or take other nodes",
         "the pods start Python and load the model",
         "Running loglikelihood requests: 50%",
         "task  value",

@@ -106,6 +106,8 @@ def on_volume(text: str, volume: str) -> str:
             f"'{text}' is not on the shared volume, and pods see no other files; `trainyard upload {here}` brings it "
             "there and says what to give"
         )
+    if whole == PurePosixPath(volume):
+        raise ValueError(f"'{text}' is the whole volume, with its runs and caches; name a folder or a file of it")
     return f"{text.removesuffix(here)}{whole}"
 
 
