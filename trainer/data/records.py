@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.config.values import kind
+
 COLUMNS = ("messages", "conversations", "tools", "functions", "system", "prompt", "completion", "instruction", "input")
 COLUMNS += ("output", "history", "chat_template_kwargs")
 ROLES = {
@@ -28,6 +30,10 @@ REASONS = ("reasoning_content", "thinking", "reasoning")
 """Keys of an answer's thoughts: transformers hands each of them to the template."""
 ANSWERS = (*REASONS, "refusal", "audio")
 """Keys of an answer beside its content and its calls."""
+ARGUMENTS = ("arguments", "parameters", "args", "input")
+"""Where a call has its arguments: OpenAI's key, Llama 3's, LangChain's and Anthropic's."""
+OF_CALLS = ("name", "id", "type", "index", "description", "function")
+"""Keys of a call that may have no arguments."""
 MASKS = ("weight", "train", "training", "loss")
 """Whether a message is learned: OpenAI's, Axolotl's two and ms-swift's key; 0 or false, 1 or true."""
 OTHER_MASKS = ("train_detail", "training_detail", "mask", "loss_mask", "loss_scale", "loss_weight")
@@ -193,15 +199,14 @@ def _message(given: Any, name: str, key: str, wire: bool) -> tuple[dict[str, Any
     counts = _counts(said, role, name)
     message = {k: v for k, v in said.items() if k not in (who, what, "function_call", *MASKS, *OTHER_MASKS)}
     message = {"role": role, **message}
-    content, calls = said.get(what), said.get("tool_calls")
+    content, places = said.get(what), [key for key in ("tool_calls", "function_call") if said.get(key)]
     if word.lower() == "function_call":
-        content, calls = None, _decoded(content, f"{name}: its call")
-    elif "function_call" in said:  # OpenAI's older files
-        calls = [said["function_call"]]
-    if calls:
-        message["tool_calls"] = _calls(calls, name, wire)
-    else:
-        message.pop("tool_calls", None)
+        content, places = None, [what, *places]
+    if len(places) > 1:
+        raise Wrong(f"{name} has calls as {' and as '.join(places)}; give all of them in tool_calls")
+    message.pop("tool_calls", None)
+    if places and (calls := _calls(said.get(places[0]), name, wire)):
+        message["tool_calls"] = calls
     if content is not None:
         message["content"] = _content(content, f"{name} has", what)
     elif not any(message.get(k) for k in ("tool_calls", *ANSWERS)):
@@ -223,7 +228,7 @@ def _content(given: Any, has: str, what: str) -> str:
 
 
 def _calls(given: Any, name: str, wire: bool) -> list[dict[str, Any]]:
-    given = _decoded(given, f"{name}: its tool_calls")
+    given = _decoded(given, f"{name}: its call")
     calls = []
     for number, call in enumerate(given if isinstance(given, list) else [given], 1):
         what = f"{name}: call {number}"
@@ -231,19 +236,26 @@ def _calls(given: Any, name: str, wire: bool) -> list[dict[str, Any]]:
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise Wrong(f"{what} has no name of a function")
-        arguments = function.get("arguments")
-        found = _decoded(arguments, f"{what}: its arguments") if arguments else {}
+        nested = "function" in call
+        has = [(k, v) for part in ((call, function) if nested else (call,)) for k, v in part.items()]
+        given_as = [(key, value) for key, value in has if key in ARGUMENTS and value not in (None, "")]
+        if len(given_as) > 1:
+            raise Wrong(f"{what} has arguments as {' and as '.join(key for key, _ in given_as)}; give one of these")
+        key, arguments = given_as[0] if given_as else ("arguments", {})
+        found = _decoded(arguments, f"{what}: its {key}")
         if not isinstance(found, dict):
-            raise Wrong(f"{what}: its arguments are {type(found).__name__}, not an object")
+            raise Wrong(f"{what}: its {key} are {kind(found)}, not an object")
+        other = next((k for k, v in has if k not in (*OF_CALLS, *ARGUMENTS) and v not in (None, "")), "")
+        if not found and other:
+            raise Wrong(f"{what} has {other}, which is not read, and no arguments; name them arguments")
         if wire:
-            found = arguments if isinstance(arguments, str) and arguments else json.dumps(found, ensure_ascii=False)
-        function = {**function, "arguments": found}
-        # transformers' form of a call, which LLaMA-Factory's turns and OpenAI's older files shorten.
-        calls.append(
-            {"type": "function", **call, "function": function}
-            if "function" in call
-            else {"type": "function", "function": function}
-        )
+            found = arguments if isinstance(arguments, str) else json.dumps(found, ensure_ascii=False)
+        # transformers' form of a call, which LLaMA-Factory's turns, LangChain's and OpenAI's older files shorten.
+        about = {k: v for k, v in call.items() if k not in ARGUMENTS and (nested or k in ("id", "index"))}
+        own = {
+            "arguments" if k in ARGUMENTS else k: v for k, v in function.items() if nested or k not in (*about, "type")
+        }
+        calls.append({"type": "function", **about, "function": {**own, "arguments": found}})
     return calls
 
 

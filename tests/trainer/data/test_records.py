@@ -77,6 +77,20 @@ FORMS: dict[str, tuple[Record, list[Record], list[Record] | None]] = {
     "no arguments": (
         {"messages": [ASKED, calling({"function": {"name": "look", "arguments": ""}}), RESULT, TOLD]},
         [ASKED, calling(call()), RESULT, TOLD], None),
+    "Llama 3's calls": (
+        {"conversations": [
+            HUMAN, {"from": "function_call", "value": LOOK.replace("arguments", "parameters")}, SEEN, GPT]},
+        WHOLE, None),
+    "LangChain's calls": (
+        {"messages": [ASKED, calling({"name": "look", "args": {"place": "here"}, "id": "1", "type": "tool_call"}),
+                      RESULT, TOLD]},
+        WHOLE, None),
+    "Anthropic's calls": (
+        {"messages": [ASKED, calling({"type": "tool_use", "name": "look", "input": {"place": "here"}}), RESULT, TOLD]},
+        WHOLE, None),
+    "arguments beside the function": (
+        {"messages": [ASKED, calling({"function": {"name": "look"}, "arguments": '{"place": "here"}'}), RESULT, TOLD]},
+        WHOLE, None),
     "a null in JSON": (
         {"messages": [ASKED, calling(call(unit=None)), RESULT, TOLD], "tools": None},
         [ASKED, calling(call(unit=None)), RESULT, TOLD], None),
@@ -232,7 +246,14 @@ REFUSED = [
     ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}, TOLD]}, "type input_audio"),
     ({"conversations": [HUMAN, {"from": "function_call", "value": "look(here)"}, SEEN, GPT]}, "its call: not JSON"),
     ({"conversations": [HUMAN, {"from": "function_call", "value": "[3]"}, SEEN, GPT]}, "call 1 has no name"),
-    ({"messages": [ASKED, calling({"function": {"name": "f", "arguments": "[1]"}}), TOLD]}, "arguments are list"),
+    ({"messages": [ASKED, calling({"function": {"name": "f", "arguments": "[1]"}}), TOLD]}, "arguments are a list"),
+    ({"messages": [ASKED, calling({"function": {"name": "f", "kwargs": {"a": 1}}}), TOLD]}, "call 1 has kwargs, which"),
+    ({"messages": [ASKED, calling({"name": "f", "place": "here"}), TOLD]}, "call 1 has place, which is not read"),
+    ({"messages": [ASKED, calling({"name": "f", "args": {}, "input": {"a": 1}}), TOLD]}, "as args and as input"),
+    ({"messages": [ASKED, calling({"name": "f", "arguments": []}), TOLD]}, "its arguments are a list, not"),
+    ({"messages": [ASKED, calling(call(), function_call=json.loads(LOOK)), TOLD]}, "as tool_calls and as function"),
+    ({"conversations": [HUMAN, {"from": "function_call", "value": LOOK, "tool_calls": [call()]}, SEEN, GPT]},
+     "calls as value and as tool_calls"),
     ({"messages": LYON[:2], "tools": "look"}, "tools: not JSON"),
     ({"messages": LYON[:2], "tools": [3]}, "tools holds int"),
     ({"messages": [SYSTEM, *LYON[:2]], "system": "Other."}, "two system prompts"),
