@@ -20,7 +20,7 @@ FETCH_SECONDS = 180
 TIED = """\
 #!/bin/sh
 # Written by trainyard: the program beside this file ends with the process that started it.
-exec setpriv --pdeathsig KILL "$0.real" "$@"
+exec setpriv --pdeathsig KILL "$(readlink -f "$0").real" "$@"
 """
 
 
@@ -71,13 +71,18 @@ def install_plugin() -> Path:
     if not plugin.exists():
         plugin.parent.mkdir(parents=True, exist_ok=True)
         partial = plugin.with_name(f"{plugin.name}.{os.getpid()}")
-        try:
-            partial.hardlink_to(built)
-        except OSError:  # another file system
-            shutil.copy2(built, partial)
+        _link(partial, built)
         partial.replace(plugin)
         tie(plugin)
     return plugin
+
+
+def _link(new: Path, old: Path) -> None:
+    """Give a file another name, or copy it: to another file system, and on one that has no hard links."""
+    try:
+        new.hardlink_to(old)
+    except OSError:
+        shutil.copy2(old, new)
 
 
 def share_plugins() -> None:
@@ -180,17 +185,22 @@ def prepare() -> None:
 
 def tie(program: Path) -> None:
     """Let a program that Pulumi starts end with it, where Linux's setpriv is."""
-    real = program.with_name(f"{program.name}.real")
-    if not shutil.which("setpriv") or (program.exists() and program.read_bytes()[: len(TIED)] == TIED.encode()):
+
+    def start(path: Path) -> bytes:
+        with path.open("rb") as file:
+            return file.read(len(TIED))
+
+    if not (program.exists() and shutil.which("setpriv")) or start(program) == TIED.encode():
         return
     with tempfile.TemporaryDirectory(dir=program.parent) as folder:
-        made = Path(folder) / program.name
+        made, same = Path(folder) / "made", Path(folder) / "same"
         made.write_text(TIED)
         made.chmod(0o755)
-        with contextlib.suppress(FileExistsError, FileNotFoundError):  # another command was faster
-            if not real.exists():
-                real.hardlink_to(program)
-            made.replace(program)
+        _link(same, program)
+        # It may be tied by now: another command was faster.
+        if not start(same).startswith(TIED[: TIED.index(":")].encode()):
+            same.replace(program.with_name(f"{program.name}.real"))
+        made.replace(program)
 
 
 def _join_pulumi() -> None:

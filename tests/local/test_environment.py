@@ -51,7 +51,7 @@ def built(machine: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         for program in toolchain.BY_NAME[name].programs:
             made = toolchain.bin_directory(toolchain.BY_NAME[name]) / program
             if not made.exists():
-                executable(made, "#!/bin/sh\n# built\n")
+                executable(made, "#!/bin/sh\necho built\n")
 
     monkeypatch.setattr(up, "build", build)
     return names
@@ -61,14 +61,29 @@ def get_plugin(download: bool = False) -> str:
     return up.build_pulumi(cast(Any, None), download).removeprefix("Kubernetes plugin: ")
 
 
+def output(program: Path) -> str:
+    return subprocess.run([program], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_plugin_is_the_file_itself_where_nothing_can_tie_it(
+    machine: Path, built: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(machine))
+    place = Path(get_plugin())
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert output(place) == "built"
+    assert os.listdir(place.parent) == [PLUGIN]
+
+
 def test_without_pulumi_ours_comes_first_with_its_plugin(machine: Path, built: list[str]) -> None:
     assert environment.installed_pulumi() is None
     assert environment.pulumi_tools() == ("pulumi", "pulumi-language-python", "pulumi-kubernetes")
     place = paths.PULUMI_HOME / "plugins" / FOLDER / PLUGIN
     assert get_plugin() == str(place)
-    assert place.read_text().endswith("# built\n")
-    assert os.access(place, os.X_OK)
-    assert os.listdir(place.parent) == [PLUGIN]
+    assert output(place) == "built"
+    assert sorted(os.listdir(place.parent)) == [PLUGIN, f"{PLUGIN}.real"], "it ends with its engine"
+    (machine / PLUGIN).symlink_to(place)
+    assert output(machine / PLUGIN) == "built"
     assert built == ["pulumi", "pulumi-language-python", "pulumi-kubernetes"]
     assert environment.pulumi_tools() == ("pulumi", "pulumi-language-python"), "the plugin is there"
     parts = environment.path().split(os.pathsep)
@@ -82,8 +97,8 @@ def test_the_plugin_comes_from_another_file_system_too(built: list[str], monkeyp
 
     monkeypatch.setattr(Path, "hardlink_to", refuse)
     place = Path(get_plugin())
-    assert place.read_text().endswith("# built\n")
-    assert os.access(place, os.X_OK)
+    assert output(place) == "built"
+    assert sorted(os.listdir(place.parent)) == [PLUGIN, f"{PLUGIN}.real"]
 
 
 def test_an_installed_pulumi_is_used_as_it_is(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +127,7 @@ def test_the_users_plugins_do_not_count_where_ours_are_apart(machine: Path, buil
     """The engine looks in our PULUMI_HOME alone, which keeps what Pulumi fetched before the user had plugins."""
     executable(paths.PULUMI_HOME / "plugins/resource-docker-build-v0.0.1/pulumi-resource-docker-build")
     executable(environment.USER_PULUMI / "plugins" / FOLDER / PLUGIN)
-    assert Path(get_plugin()).read_text().endswith("# built\n")
+    assert output(Path(get_plugin())) == "built"
 
 
 def test_a_half_downloaded_plugin_is_none(machine: Path) -> None:
