@@ -16,17 +16,14 @@ from tokenizers import Tokenizer
 
 from trainer.data import records
 from trainer.data.answers import BEGINS, COUNTS, ID, MARKS, START, Encoder, Span, Undecodable, marked, squeezed
+from trainer.data.chat_template import CONFIG, TEMPLATE, begins, described, plain_template
 from trainer.data.documents import Place
 from trainer.data.records import Talk, Wrong
-from trainer.data.tokenizer import FILE, end_of_text, find_folder
+from trainer.data.tokenizer import FILE
 from trainer.errors import UserError, one_line
 
-__all__ = ["BEGINS", "COUNTS", "ID", "MARKS", "Chat", "described", "plain_template"]
+__all__ = ["BEGINS", "CONFIG", "COUNTS", "ID", "MARKS", "TEMPLATE", "Chat", "described", "plain_template"]
 
-CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
-"""Files beside tokenizer.json."""
-TEMPLATES = "additional_chat_templates"
-"""The folder of further templates, where transformers looks for them."""
 DOCUMENTS = "conversations"
 """Value of Recipe.documents for conversations; other values say what a document is in a text file."""
 PENDING = 4096
@@ -42,60 +39,6 @@ class _Day(datetime):
         return cls(2024, 7, 26)
 
 
-def described(spec: str, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
-    """tokenizer_config.json and chat template of the tokenizer that `spec` names; empty without one.
-
-    Several templates stay in the former, by name, as transformers reads them where there is no other file.
-    """
-    folder = find_folder(spec)
-    text = _beside(folder, CONFIG)
-    try:
-        given = json.loads(text) if text else {}
-    except json.JSONDecodeError as error:
-        raise UserError(f"--tokenizer {spec}: its {CONFIG} is not JSON ({error}); mend it") from None
-    template = given.pop("chat_template", None) or {}
-    named = {item["name"]: item["template"] for item in template} if isinstance(template, list) else template
-    beside = sorted((folder / TEMPLATES).glob("*.jinja")) if folder is not None else []
-    files = {path.stem: path.read_text("utf-8") for path in beside}
-    if default := _beside(folder, TEMPLATE):
-        files["default"] = default
-    if isinstance(named := files or named, dict):
-        if set(named) > {"default"} or (named and "default" not in named):
-            given["chat_template"] = [{"name": name, "template": text} for name, text in named.items()]
-        named = "" if "chat_template" in given else named.get("default", "")
-    given.pop("auto_map", None)  # code
-    end = tokenizer.id_to_token(end_of_text(tokenizer, folder)) if not given.get("eos_token") else None
-    return {**given, **({"eos_token": end} if end else {})}, named
-
-
-def _beside(folder: Path | None, name: str) -> str:
-    """The text of a file beside a tokenizer's own; empty without one."""
-    return (folder / name).read_text("utf-8") if folder is not None and (folder / name).is_file() else ""
-
-
-def plain_template(tokenizer: Tokenizer, config: dict[str, Any]) -> str:
-    """A template for a tokenizer without one: headings in plain words that every text model knows."""
-    begin = _added_before(tokenizer, _word(config.get("bos_token")))
-    return (
-        ("{{ bos_token }}" if begin else "")
-        + "{% for message in messages %}"
-        + "{{ '### ' + message['role'] | capitalize + ':\\n' + message['content'] }}"
-        + "{% if message['role'] == 'assistant' %}{{ eos_token + '\\n' }}{% else %}{{ '\\n\\n' }}{% endif %}"
-        + "{% endfor %}"
-        + "{% if add_generation_prompt %}{{ '### Assistant:\\n' }}{% endif %}"
-    )
-
-
-def _word(token: Any) -> str:
-    """The text of a special token, which tokenizer_config.json holds as text or with attributes."""
-    return (token.get("content") if isinstance(token, dict) else token) or ""
-
-
-def _added_before(tokenizer: Tokenizer, begin: str) -> str:
-    """`begin`, if the tokenizer puts it before a text; else empty."""
-    return begin if begin and tokenizer.encode("").ids[:1] == [tokenizer.token_to_id(begin)] else ""
-
-
 class Chat:
     """Renders and encodes with the tokenizer and the template in a dataset's folder."""
 
@@ -108,11 +51,16 @@ class Chat:
 
         chat_template_utils.datetime = _Day  # pyright: ignore[reportPrivateImportUsage]
         tokenizer = tokenizer or Tokenizer.from_file(str(folder / FILE))
-        self._known = PreTrainedTokenizerFast.from_pretrained(folder, tokenizer_object=tokenizer)
+        try:
+            self._known = PreTrainedTokenizerFast.from_pretrained(folder, tokenizer_object=tokenizer)
+        except Exception as error:  # whatever follows from a key of a wrong kind
+            raise UserError(
+                f"--tokenizer: transformers does not read its {CONFIG} ({one_line(error)}); mend it"
+            ) from None
         self._render: Any = chat_template_utils.render_jinja_template
         self._words: dict[str, Any] = dict(self._known.special_tokens_map)
         self._encoder = Encoder(tokenizer)
-        self._begin = _added_before(tokenizer, self._words.get("bos_token", ""))
+        self._begin = begins(tokenizer, self._words.get("bos_token", ""))
         self.has_template = bool(self._known.chat_template)
         self._checked: set[Any] = set()
         self._places: dict[str, Place] = {}
@@ -129,7 +77,15 @@ class Chat:
             raise UserError(
                 f"--chat-template: line {error.lineno} is not Jinja ({error.message}); mend the template"
             ) from None
-        except (TemplateError, TypeError, ValueError, KeyError) as error:
+        except (
+            TemplateError,
+            TypeError,
+            ValueError,
+            LookupError,
+            ArithmeticError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             raise UserError(
                 f"--input {place()}: the chat template does not take this conversation ({one_line(error)}); mend or "
                 "remove the record, or give another template with --chat-template"
@@ -162,37 +118,49 @@ class Chat:
         talk = Talk(self._safe(talk.messages), talk.learned, self._safe(talk.tools), self._safe(talk.options))
         if not talk.learned:
             return ""
-        self._check(talk)
-        return "".join(marked(*part) for part in self._conversation(talk))
+        self._require_roles(talk)
+        found = self._conversation(talk)
+        self._check(talk, "".join(text for text, _ in found))
+        return "".join(marked(*part) for part in found)
 
-    def _check(self, talk: Talk) -> None:
-        """Raise Wrong where the template leaves out a part of such conversations.
+    def _check(self, talk: Talk, text: str) -> None:
+        """Raise Wrong where the template leaves out a part of a conversation, which it wrote as `text`.
 
-        What it leaves out depends on the roles, the keys and the tags of a conversation, so one of each shape is tried.
+        Texts are looked for in every conversation. Whether roles, calls and tools are written depends on the roles, the
+        keys and the tags, so one of each shape is tried, and each with a text that is written in another way.
         """
+        odd = _unfound(talk, text)
         shape = repr(
             [[(key, _shape(value)) for key, value in message.items()] for message in talk.messages]
             + [talk.learned, _shape(talk.tools), talk.options]
         )
-        if shape in self._checked:
+        if not text or (shape in self._checked and not odd):
             return
+        probe, wanted = records.probed(talk)
+        for number in odd:  # cut before what probed() puts at its end
+            message = probe.messages[number]
+            if message["role"] != "assistant" and "content" in message:  # templates leave out earlier thoughts
+                wanted[word := f"xf{number}fx"] = f"the beginning of message {number + 1} ({message['role']})"
+                message["content"] = f"{word} {message['content']}"
+        text = "".join(text for text, _ in self._conversation(probe))
+        if records.PYTHON in text:
+            raise TypeError("the arguments of a call are written as Python writes them")
+        text = text.lower()
+        if lost := [what for word, what in wanted.items() if word not in text]:
+            raise Wrong(
+                f"the chat template leaves out {', '.join(lost[:3])}, which another may write (--chat-template)"
+            )
+        if len(self._checked) < PENDING:
+            self._checked.add(shape)
+
+    def _require_roles(self, talk: Talk) -> None:
+        """Raise Wrong for a role that the template does not name."""
         template = self._known.get_chat_template(tools=talk.tools)
         for number, message in enumerate(talk.messages, 1):
             role = message["role"]
             if role not in records.ROLES.values() and not re.search(f"[\"']{re.escape(role)}[\"']", template):
                 allowed = ", ".join(dict.fromkeys([*records.ROLES, *records.ROLES.values()]))
                 raise Wrong(f"message {number} has role {role}, which the chat template does not know ({allowed})")
-        probe, wanted = records.probed(talk)
-        text = "".join(text for text, _ in self._conversation(probe))
-        if records.PYTHON in text:
-            raise TypeError("the arguments of a call are written as Python writes them")
-        text = text.lower()
-        if text and (lost := [what for word, what in wanted.items() if word not in text]):
-            raise Wrong(
-                f"the chat template leaves out {', '.join(lost[:3])}, which another may write (--chat-template)"
-            )
-        if len(self._checked) < PENDING:
-            self._checked.add(shape)
 
     def _conversation(self, talk: Talk) -> list[tuple[str, list[Span]]]:
         """Rendered texts, each with the spans of its answers: one text, unless the template changes earlier messages.
@@ -236,7 +204,8 @@ class Chat:
         if not (content := said[-1].get("content")):
             return len(prompt)
         other = self._rendered([*said[:-1], {**said[-1], "content": START + content}], talk)[0]
-        return next(place for place, pair in enumerate(zip(text, other, strict=False)) if pair[0] != pair[1])
+        differ = (place for place, pair in enumerate(zip(text, other, strict=False)) if pair[0] != pair[1])
+        return next(differ, len(prompt))
 
     def _rendered(
         self, messages: list[dict[str, Any]], talk: Talk, asking: bool = False, spans: bool = False
@@ -286,6 +255,26 @@ class Chat:
 def _marks(template: str) -> bool:
     """Whether the template says itself what the answers are."""
     return re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
+
+
+def _unfound(talk: Talk, text: str) -> list[int]:
+    """Numbers of the messages with a text that is not written as often as it is said, be it as JSON."""
+    said = [
+        [
+            (key, each)
+            for key in ("content", *records.ANSWERS)
+            if isinstance(each := message.get(key), str) and each.strip()
+        ]
+        for message in talk.messages[: talk.learned[-1] + 1]
+    ]
+    text = squeezed(text).lower()
+    whole = "\n".join(squeezed(each).lower() for texts in said for _, each in texts)
+
+    def written(each: str) -> bool:
+        spelled = (squeezed(given).lower() for given in (each, json.dumps(each, ensure_ascii=False)[1:-1]))
+        return any(text.count(way) >= max(1, whole.count(way)) for way in spelled)
+
+    return [number for number, texts in enumerate(said) if not all(written(each) for _, each in texts)]
 
 
 def _shape(value: Any) -> Any:

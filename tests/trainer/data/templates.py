@@ -83,3 +83,7 @@ LAST_TOOLS = (  # Mistral's: tools and system prompt stand before the last quest
     "{% elif m.tool_calls is defined %}[CALLS]{% for call in m.tool_calls %}{{ call.function | tojson }}{% endfor %}"
     "{{ eos_token }}{% else %}{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}"
 )
+CUT = CHATML.replace("m.content", "(m.content.split('###') | first if m.role == 'user' else m.content)")
+FRONT = CUT.replace("first", "last")
+TAILS = TOOLS.replace("\n<tool_response>\n' + m.content", "\n<tool_response>\n' + m.content[:9]")
+THOUGHTS = CHATML.replace("m.role + '\n'", "m.role + '\n' + (m.thinking or '').split('###')[0]")

@@ -1,0 +1,107 @@
+"""What others wrote beside a tokenizer is read, or refused by name; so is a record that a template cannot write."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.data.chats import answers
+from tests.trainer.data.templates import CHATML, CUT, FRONT, TAILS, THOUGHTS
+from trainer import prepare
+from trainer.data.conversations import Chat
+from trainer.errors import UserError
+
+ASKED, TOLD = {"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "It rains."}
+RESULT = {"role": "tool", "content": "yes"}
+DEEP: dict[str, Any] = {}
+for _ in range(700):
+    DEEP = {"properties": DEEP}
+SPELLED = CHATML.replace(
+    "m.content",
+    "(m.content | tojson if m.role == 'tool' else m.content if m.role == 'assistant' else m.content | upper)",
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "record", "said"),
+    [
+        (CUT, [ASKED | {"content": "Rain? ### SECRET"}, TOLD], "leaves out message 1 (user)"),
+        (CUT, [ASKED, TOLD, ASKED | {"content": "Rain? ### SECRET"}, TOLD], "leaves out message 3 (user)"),
+        (FRONT, [ASKED | {"content": "SECRET ### Rain?"}, TOLD], "leaves out the beginning of message 1 (user)"),
+        (TAILS, [ASKED, RESULT | {"content": "x " * 9 + "SECRET"}, TOLD], "leaves out message 2 (tool)"),
+        (THOUGHTS, [ASKED, TOLD | {"thinking": "a ### SECRET"}], "thinking of message 2"),
+        (CHATML + "{{ 1 / 0 }}", [ASKED, TOLD], "does not take this conversation (division by zero)"),
+        (CHATML + "{% for _ in range(10**9) %}{% endfor %}", [ASKED, TOLD], "does not take this conversation (Range"),
+        (CHATML + "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", [ASKED, TOLD], "does not take this conversation"),
+        ("{{ tools | tojson }}" + CHATML, {"messages": [ASKED, TOLD], "tools": [DEEP]}, "does not take this conv"),
+    ],
+)
+def test_what_a_template_cannot_write_or_leaves_out_of_any_record_is_named_by_line(
+    chat: Callable[[str], Chat], template: str, record: Any, said: str
+) -> None:
+    built = chat(template)
+    for former in ([ASKED, TOLD], [ASKED, TOLD, ASKED, TOLD], [ASKED, RESULT, TOLD]) if "leaves" in said else ():
+        assert built.read({"messages": former}, lambda: "talk.jsonl, line 1")
+    if template == THOUGHTS:
+        assert built.read({"messages": [ASKED, TOLD | {"thinking": "a"}]}, lambda: "talk.jsonl, line 1")
+    with pytest.raises(UserError) as error:
+        built.read(record if isinstance(record, dict) else {"messages": record}, lambda: "talk.jsonl, line 2")
+    assert str(error.value).startswith("--input talk.jsonl, line 2: the chat template ")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_written_as_json_in_capitals_or_without_space_is_not_left_out(
+    chat: Callable[[str], Chat], tmp_path: Path
+) -> None:
+    built = chat(SPELLED)
+    for result in ('{"a": "b\n"}', 'é "x" \\', " a\n\n b "):
+        record = {"messages": [ASKED | {"content": " So?\n"}, RESULT | {"content": result}, TOLD]}
+        assert answers(tmp_path, built, record) == ["It rains.<|im_end|>"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("chat_template.jinja", b"\xff{{ 1 }}", "its chat_template.jinja is not UTF-8"),
+        ("additional_chat_templates/x.jinja", b"\xff", "its additional_chat_templates/x.jinja is not UTF-8"),
+        ("additional_chat_templates/x.jinja", "FIFO", "its additional_chat_templates/x.jinja is a FIFO"),
+        ("additional_chat_templates/x.jinja", "link", "its additional_chat_templates/x.jinja is a link that leads out"),
+        ("tokenizer_config.json", b"\xff", "its tokenizer_config.json is not UTF-8"),
+        ("tokenizer_config.json", b"{", "its tokenizer_config.json is not JSON"),
+        ("tokenizer_config.json", [1], "its tokenizer_config.json holds list, not an object"),
+        ("tokenizer_config.json", {"eos_token": 5}, "its tokenizer_config.json has 5 as eos_token; give text, or an"),
+        ("special_tokens_map.json", {"pad_token": {"content": [1]}}, 'has {"content": [1]} as pad_token; give text'),
+        *(
+            ("tokenizer_config.json", {"chat_template": odd}, "as chat_template; give text, or a list of objects with")
+            for odd in (5, [5], [{"template": "x"}], [{"name": "default", "template": 5}], {"default": 5})
+        ),
+        ("tokenizer_config.json", {"added_tokens_decoder": [1]}, "has no object as added_tokens_decoder; give one"),
+    ],
+)
+def test_odd_files_beside_a_tokenizer_are_one_line_that_names_the_file(
+    words: Path, tmp_path: Path, name: str, content: Any, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, talk = tmp_path / "model", tmp_path / "talk.jsonl"
+    shutil.copytree(words, folder)
+    talk.write_text((json.dumps({"messages": [ASKED, TOLD]}) + "\n") * 40)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).unlink(missing_ok=True)
+    if content == "FIFO":
+        os.mkfifo(folder / name)
+    elif content == "link":
+        (folder / name).symlink_to(talk)
+    else:
+        (folder / name).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    options = ["--conversations", "--input", str(talk), "--output", str(tmp_path / "out"), "--tokenizer", str(folder)]
+    assert prepare.main(options) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"--tokenizer {folder}: ")
+    assert said in line
+    assert not (tmp_path / "out").exists()
