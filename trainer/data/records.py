@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.config.values import kind
+from trainer.config.values import kind, shown
 
-COLUMNS = ("messages", "conversations", "tools", "functions", "system", "prompt", "completion", "instruction", "input")
-COLUMNS += ("output", "history", "chat_template_kwargs")
 ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -25,11 +23,11 @@ ROLES = {
     "function_call": "assistant",
     **{role: role for role in ("system", "user", "assistant", "tool")},
 }
-"""What `role` or `from` says, in small letters (NeMo's begin with large ones), and the role of a chat template."""
+"""What `role` or `from` says, in small letters (NeMo's begin with large ones), and a chat template's role."""
 REASONS = ("reasoning_content", "thinking", "reasoning")
 """Keys of an answer's thoughts: transformers hands each of them to the template."""
-ANSWERS = (*REASONS, "refusal", "audio")
-"""Keys of an answer beside its content and its calls."""
+ANSWERS = (*REASONS, "refusal", "tools", "functions", "function_calls")
+"""Keys of a message beside its content and its calls; the last two are OLMo's."""
 ARGUMENTS = ("arguments", "parameters", "args", "input")
 """Where a call has its arguments: OpenAI's key, Llama 3's, LangChain's and Anthropic's."""
 OF_CALLS = ("name", "id", "type", "index", "description", "function")
@@ -39,13 +37,18 @@ MASKS = ("weight", "train", "training", "loss")
 OTHER_MASKS = ("train_detail", "training_detail", "mask", "loss_mask", "loss_scale", "loss_weight")
 OF_RECORDS = ("weight", "mask", "loss_mask", "completion_mask", "assistant_masks", "train_on_inputs", "segments")
 """Keys of a record that say what is learned of it, and are not honoured."""
-MEDIA = ("image", "images", "video", "videos", "audio", "audios")
+MEDIA = ("image", "images", "image_url", "image_urls", "image_path", "video", "videos", "video_url")
+MEDIA += ("audio", "audios", "audio_url", "input_audio", "media")
 UNWANTED = ("label", "kto_tag")
-"""false: an answer that is not wanted (TRL's unpaired preferences, LLaMA-Factory's KTO)."""
-COLUMNS += (*OF_RECORDS, *MEDIA, *UNWANTED)
+"""All but true: an answer that is not wanted (TRL's unpaired preferences, LLaMA-Factory's KTO)."""
+PREFERENCES = ("chosen", "rejected", "rejected_response", "rejected_messages")
+"""Answers of TRL's, LLaMA-Factory's and ms-swift's preferences."""
+CONTENTS = ("prompt", "completion", "instruction", "input", "output", "history", "context", "question", "query")
+CONTENTS += ("response", "answer", *REASONS)
+"""Keys of texts, in one form or another."""
+COLUMNS = ("messages", "conversations", "tools", "functions", "system", "system_prompt", "chat_template_kwargs")
+COLUMNS += (*CONTENTS, *OF_RECORDS, *MEDIA, *UNWANTED, *PREFERENCES)
 HAVE = "messages, conversations, prompt and completion, or instruction and output"
-
-
 PYTHON = "'xq': 'xq"
 """What probed() adds to the arguments of a call, where a template writes them as Python does and not as JSON."""
 
@@ -75,9 +78,9 @@ def read(record: Any, wire: bool = False, blank: bool = False) -> Talk | tuple[s
         raise Wrong("it is not a JSON object")
     record = {key: value for key, value in record.items() if value is not None}
     _refuse_unread(record)
-    system, tools, options = _text(record, "system"), _tools(record), record.get("chat_template_kwargs") or {}
+    system, tools, options = _system(record), _tools(record), record.get("chat_template_kwargs") or {}
     if not isinstance(options, dict):
-        raise Wrong(f"chat_template_kwargs holds {type(options).__name__}, not an object")
+        raise Wrong(f"chat_template_kwargs holds {kind(options)}, not an object")
     key = next((key for key in ("messages", "conversations") if key in record), "")
     if key:
         said = _messages(record[key], key, wire)
@@ -85,10 +88,11 @@ def read(record: Any, wire: bool = False, blank: bool = False) -> Talk | tuple[s
         if all(isinstance(record[name], str) for name in ("prompt", "completion")):
             if system or tools:
                 raise Wrong(f"{'system' if system else 'tools'} belongs to messages, not to a prompt that is text")
+            _refuse_beside(record, "prompt", "completion")
             return record["prompt"], record["completion"]
         for name in ("prompt", "completion"):
             if not isinstance(record[name], str | list):
-                raise Wrong(f"{name} holds {type(record[name]).__name__}, not text")
+                raise Wrong(f"{name} holds {kind(record[name])}, not text")
         if isinstance(record["prompt"], str) or isinstance(record["completion"], str):
             raise Wrong("of prompt and completion one is text and one is messages")
         asked, said = (_messages(record[name], name, wire) for name in ("prompt", "completion"))
@@ -124,12 +128,13 @@ def present(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_unread(record: dict[str, Any]) -> None:
-    for name in MEDIA:
-        if record.get(name):
-            raise Wrong(f"it has {name}; only text is learned")
+    _refuse_media(record, "it")
     for name in UNWANTED:
-        if record.get(name) is False:
-            raise Wrong(f"{name} is false: an answer that is not wanted; it would be learned")
+        if record.get(name, 1) != 1:  # true is 1
+            raise Wrong(f"{name} is {shown(record[name])}, not true: an answer that is not wanted; it would be learned")
+    for name in PREFERENCES:  # the publishers of UltraFeedback repeat what is chosen as messages
+        if record.get(name) and ("messages" not in record or record.get("chosen") != record["messages"]):
+            raise Wrong(f"it has {name}; preferences are not learned: give the wanted answer as messages alone")
     for name in OF_RECORDS:
         if name not in record or (name == "weight" and record[name] == 1):
             continue
@@ -138,20 +143,43 @@ def _refuse_unread(record: dict[str, Any]) -> None:
         raise Wrong(f"{name} is not read; say with weight 0 or 1 in a message whether it is learned")
 
 
+def _refuse_media(given: dict[str, Any], name: str) -> None:
+    for key in MEDIA:
+        if given.get(key):
+            raise Wrong(f"{name} has {key}; only text is learned")
+
+
+def _refuse_beside(record: dict[str, Any], asked: str, *others: str) -> None:
+    """Raise Wrong for a text beside those of the form, unless it repeats them, as the prompts of Alpaca's do."""
+    said = {key: text for key in (asked, *others) if isinstance(text := record.get(key), str) and text.strip()}
+    questions = [text for key, text in said.items() if key != others[-1]]
+    for name in CONTENTS:
+        if name in (asked, *others) or not (text := record.get(name)):
+            continue
+        within = isinstance(text, str) and any(text in each for each in said.values())
+        if not within and not (isinstance(text, str) and questions and all(each in text for each in questions)):
+            raise Wrong(f"it has {name} beside {asked} and {others[-1]}, which is not read; put it into {asked}")
+
+
+def _system(record: dict[str, Any]) -> str:
+    found = dict.fromkeys(text for key in ("system", "system_prompt") if (text := _text(record, key)))
+    if len(found) > 1:
+        raise Wrong("system and system_prompt are two system prompts")
+    return next(iter(found), "")
+
+
 def _text(record: dict[str, Any], key: str) -> str:
     value = record.get(key, "")
     if not isinstance(value, str):
-        raise Wrong(f"{key} holds {type(value).__name__}, not text")
+        raise Wrong(f"{key} holds {kind(value)}, not text")
     return value
 
 
 def _decoded(value: Any, what: str) -> Any:
     """JSON that stands in a text, as what it says."""
-    if not isinstance(value, str):
-        return value
     try:
-        return json.loads(value)
-    except ValueError as error:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError) as error:
         raise Wrong(f"{what}: not JSON ({error})") from None
 
 
@@ -162,7 +190,7 @@ def _tools(record: dict[str, Any]) -> list[dict[str, Any]] | None:
         for tool in given if isinstance(given, list) else [given]:
             tool = _decoded(tool, key)
             if not isinstance(tool, dict):
-                raise Wrong(f"{key} holds {type(tool).__name__}, not the objects that describe tools")
+                raise Wrong(f"{key} holds {kind(tool)}, not the objects that describe tools")
             # LLaMA-Factory and OpenAI's older files name the function alone.
             bare = "name" in tool and (key == "functions" or "conversations" in record)
             found.append({"type": "function", "function": tool} if bare else tool)
@@ -171,6 +199,7 @@ def _tools(record: dict[str, Any]) -> list[dict[str, Any]] | None:
 
 def _alpaca(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The turns of LLaMA-Factory's alpaca: instruction and input are one question, a line each."""
+    _refuse_beside(record, "instruction", "input", "history", "output")
     history = record.get("history") or []
     if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
         raise Wrong("history is not a list of [question, answer]")
@@ -183,7 +212,7 @@ def _alpaca(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _messages(given: Any, key: str, wire: bool) -> list[tuple[dict[str, Any], bool]]:
     """Messages, and whether each is learned if it is an answer."""
     if not isinstance(given, list) or not given:
-        raise Wrong(f"{key} holds {'nothing' if given == [] else type(given).__name__}, not a list of messages")
+        raise Wrong(f"{key} holds {'nothing' if given == [] else kind(given)}, not a list of messages")
     return [_message(message, f"message {number} of {key}", key, wire) for number, message in enumerate(given, 1)]
 
 
@@ -196,6 +225,10 @@ def _message(given: Any, name: str, key: str, wire: bool) -> tuple[dict[str, Any
     if not isinstance(word, str):
         raise Wrong(f"{name} has no {who}")
     role = ROLES.get(word.lower(), word)
+    for one, other in (("from", "role"), ("value", "content")):
+        if one in said and other in said:
+            raise Wrong(f"{name} has both {one} and {other}; give one of them")
+    _refuse_media(said, name)
     counts = _counts(said, role, name)
     message = {k: v for k, v in said.items() if k not in (who, what, "function_call", *MASKS, *OTHER_MASKS)}
     message = {"role": role, **message}
@@ -218,12 +251,13 @@ def _content(given: Any, has: str, what: str) -> str:
     """Text, also where it is a list of text parts; templates write these one after another."""
     if not isinstance(given, list):
         if not isinstance(given, str):
-            raise Wrong(f"{has} {type(given).__name__} as {what}, not text")
+            raise Wrong(f"{has} {kind(given)} as {what}, not text")
         return given
     for part in given:
-        kind = part.get("type", "text") if isinstance(part, dict) else type(part).__name__
-        if kind != "text" or not isinstance(part.get("text"), str):
-            raise Wrong(f"{has} a part of type {kind} in {what}; only text is learned")
+        if not isinstance(part, dict):
+            raise Wrong(f"{has} {kind(part)} among the parts of its {what}; a part is an object with type and text")
+        if (form := part.get("type", "text")) != "text" or not isinstance(part.get("text"), str):
+            raise Wrong(f"{has} a part of type {form} in {what}; only text is learned")
     return "".join(part["text"] for part in given)
 
 
@@ -252,9 +286,8 @@ def _calls(given: Any, name: str, wire: bool) -> list[dict[str, Any]]:
             found = arguments if isinstance(arguments, str) else json.dumps(found, ensure_ascii=False)
         # transformers' form of a call, which LLaMA-Factory's turns, LangChain's and OpenAI's older files shorten.
         about = {k: v for k, v in call.items() if k not in ARGUMENTS and (nested or k in ("id", "index"))}
-        own = {
-            "arguments" if k in ARGUMENTS else k: v for k, v in function.items() if nested or k not in (*about, "type")
-        }
+        mine = function.items() if nested else [(k, v) for k, v in call.items() if k not in (*about, "type")]
+        own = {"arguments" if k in ARGUMENTS else k: v for k, v in mine}
         calls.append({"type": "function", **about, "function": {**own, "arguments": found}})
     return calls
 
@@ -267,7 +300,7 @@ def _counts(said: dict[str, Any], role: str, name: str) -> bool:
     given = {key: said[key] for key in MASKS if key in said}
     for key, value in given.items():
         if not isinstance(value, bool | int | float) or value not in (0, 1):
-            raise Wrong(f"{name} has {value} as {key}; give 0 or 1, or leave it out")
+            raise Wrong(f"{name} has {shown(value)} as {key}; give 0 or 1, or leave it out")
         if value and role != "assistant":
             raise Wrong(f"{name} is to be learned by its {key}; only answers are learned, give 0 or leave it out")
     if len(set(map(bool, given.values()))) > 1:
@@ -300,6 +333,8 @@ def probed(talk: Talk) -> tuple[Talk, dict[str, str]]:
         what = f"message {number} ({message['role']})"
         copy = dict(message)
         for key in ("content", *ANSWERS):
+            if key in REASONS and number - 1 not in talk.learned:
+                continue  # of context, templates leave out the thoughts, and transformers with them
             if isinstance(text := message.get(key), str) and text.strip():
                 copy[key] = after(text, what if key == "content" else f"{key} of {what}")
             elif text and not isinstance(text, str):

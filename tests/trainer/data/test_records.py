@@ -49,6 +49,7 @@ SYSTEM = said("system: You are Nemo.")[0]
 WHOLE = [ASKED, calling(call(place="here")), RESULT, TOLD]
 HUMAN, GPT = {"from": "human", "value": "Rain?"}, {"from": "gpt", "value": "It rains."}
 LOOK = json.dumps({"name": "look", "arguments": {"place": "here"}})
+LLAMA = LOOK.replace("arguments", "parameters")
 SEEN = {"from": "observation", "value": "yes"}
 
 FORMS: dict[str, tuple[Record, list[Record], list[Record] | None]] = {
@@ -78,16 +79,11 @@ FORMS: dict[str, tuple[Record, list[Record], list[Record] | None]] = {
         {"messages": [ASKED, calling({"function": {"name": "look", "arguments": ""}}), RESULT, TOLD]},
         [ASKED, calling(call()), RESULT, TOLD], None),
     "Llama 3's calls": (
-        {"conversations": [
-            HUMAN, {"from": "function_call", "value": LOOK.replace("arguments", "parameters")}, SEEN, GPT]},
-        WHOLE, None),
+        {"conversations": [HUMAN, {"from": "function_call", "value": LLAMA}, SEEN, GPT]}, WHOLE, None),
     "LangChain's calls": (
-        {"messages": [ASKED, calling({"name": "look", "args": {"place": "here"}, "id": "1", "type": "tool_call"}),
-                      RESULT, TOLD]},
-        WHOLE, None),
+        {"messages": [ASKED, calling({"name": "look", "args": {"place": "here"}}), RESULT, TOLD]}, WHOLE, None),
     "Anthropic's calls": (
-        {"messages": [ASKED, calling({"type": "tool_use", "name": "look", "input": {"place": "here"}}), RESULT, TOLD]},
-        WHOLE, None),
+        {"messages": [ASKED, calling({"name": "look", "input": {"place": "here"}}), RESULT, TOLD]}, WHOLE, None),
     "arguments beside the function": (
         {"messages": [ASKED, calling({"function": {"name": "look"}, "arguments": '{"place": "here"}'}), RESULT, TOLD]},
         WHOLE, None),
@@ -112,6 +108,16 @@ FORMS: dict[str, tuple[Record, list[Record], list[Record] | None]] = {
         {"instruction": "And now?", "input": None, "output": "No.", "system": "You are Nemo.",
          "history": [["Rain?", "It rains."]]},
         [SYSTEM, ASKED, TOLD, *said("user: And now?", "assistant: No.")], None),
+    "OpenHermes' system": (
+        {"conversations": [HUMAN, GPT], "system_prompt": "You are Nemo."}, [SYSTEM, ASKED, TOLD], None),
+    "Alpaca's text": ({"instruction": "Rain?", "output": "It rains.", "prompt": "Do: Rain?", "text": "Rain? It rains."},
+                      [ASKED, TOLD], None),
+    "UltraFeedback's": ({"messages": [ASKED, TOLD], "chosen": [ASKED, TOLD], "rejected": [ASKED], "label": 1},
+                        [ASKED, TOLD], None),
+    "thoughts of an answer that is not learned": (
+        {"messages": [ASKED, TOLD | {"reasoning_content": "Hm", "weight": 0}, ASKED, TOLD]}, [ASKED, TOLD] * 2, None),
+    "thoughts in a prompt": (
+        {"prompt": [ASKED, TOLD | {"thinking": "Hm"}, ASKED], "completion": [TOLD]}, [ASKED, TOLD] * 2, None),
     "messages first": ({"prompt": "Rain?", "completion": "x", "messages": [ASKED, TOLD]}, [ASKED, TOLD], None),
 }  # fmt: skip
 
@@ -241,6 +247,16 @@ REFUSED = [
     ({"messages": LYON[:2], "loss_mask": [0, 1]}, "loss_mask is not read"),
     ({"mask": "Assistant", "conversations": [HUMAN, GPT]}, "mask is not read"),
     ({"prompt": "x", "completion": "y", "label": False}, "label is false"),
+    ({"messages": LYON[:2], "label": 0}, "label is 0, not true"),
+    ({"conversations": [HUMAN, GPT], "kto_tag": "false"}, "kto_tag is 'false', not true"),
+    ({"conversations": [HUMAN], "chosen": GPT, "rejected": GPT}, "it has chosen; preferences are not learned"),
+    ({"messages": [ASKED | {"images": ["a.png"]}, TOLD]}, "message 1 of messages has images; only text"),
+    ({"conversations": [HUMAN | {"audio": "a.wav"}, GPT]}, "message 1 of conversations has audio; only text"),
+    ({"messages": [ASKED, TOLD | {"value": "No."}]}, "message 2 of messages has both value and content"),
+    ({"messages": [SYSTEM | {"tools": [WEATHER]}, ASKED, TOLD]}, "leaves out tools of message 1"),
+    ({"messages": LYON[:2], "system": "x", "system_prompt": "y"}, "two system prompts"),
+    ({"instruction": "x", "context": "z", "output": "y"}, "it has context beside instruction and output"),
+    ({"prompt": "x", "completion": "y", "history": [["z", "w"]]}, "it has history beside prompt and completion"),
     ({"messages": LYON[:2], "images": ["a.png"]}, "it has images; only text"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, TOLD]}, "type image_url"),
     ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}, TOLD]}, "type input_audio"),
@@ -248,14 +264,12 @@ REFUSED = [
     ({"conversations": [HUMAN, {"from": "function_call", "value": "[3]"}, SEEN, GPT]}, "call 1 has no name"),
     ({"messages": [ASKED, calling({"function": {"name": "f", "arguments": "[1]"}}), TOLD]}, "arguments are a list"),
     ({"messages": [ASKED, calling({"function": {"name": "f", "kwargs": {"a": 1}}}), TOLD]}, "call 1 has kwargs, which"),
-    ({"messages": [ASKED, calling({"name": "f", "place": "here"}), TOLD]}, "call 1 has place, which is not read"),
     ({"messages": [ASKED, calling({"name": "f", "args": {}, "input": {"a": 1}}), TOLD]}, "as args and as input"),
-    ({"messages": [ASKED, calling({"name": "f", "arguments": []}), TOLD]}, "its arguments are a list, not"),
     ({"messages": [ASKED, calling(call(), function_call=json.loads(LOOK)), TOLD]}, "as tool_calls and as function"),
     ({"conversations": [HUMAN, {"from": "function_call", "value": LOOK, "tool_calls": [call()]}, SEEN, GPT]},
      "calls as value and as tool_calls"),
     ({"messages": LYON[:2], "tools": "look"}, "tools: not JSON"),
-    ({"messages": LYON[:2], "tools": [3]}, "tools holds int"),
+    ({"messages": LYON[:2], "tools": [3]}, "tools holds a number"),
     ({"messages": [SYSTEM, *LYON[:2]], "system": "Other."}, "two system prompts"),
     ({"prompt": "x", "completion": "y", "system": "z"}, "system belongs to messages"),
     ({"prompt": "x", "completion": [TOLD]}, "one is text and one is messages"),
