@@ -23,15 +23,16 @@ from trainer.config.memory import TRAINABLE, words_to_train
 from trainer.config.paths import folder, place
 from trainer.data import conversations
 from trainer.data.batches import CONVERSATIONS, INDEX, VERSION, open_dataset
-from trainer.data.documents import DOCUMENTS, PASSAGE, PIECE_BYTES, TextField, plan
+from trainer.data.documents import DOCUMENTS, PASSAGE, PIECE_BYTES, plan
 from trainer.data.pieces import Settings, available_cpus, run
 from trainer.data.shards import PROGRESS, SPLITS, Part, Recipe, placed, token_type
 from trainer.data.sources import SAMPLE, Source, counts, find
+from trainer.data.text_field import TextField
 from trainer.data.tokenizer import (
-    COMPANIONS,
     FILE,
     beginning,
     copy_companions,
+    digest,
     end_of_text,
     find_folder,
     load_tokenizer,
@@ -151,7 +152,7 @@ def prepare(
         tokenizer, folder = load_tokenizer(tokenizer_spec), find_folder(tokenizer_spec)
     end = end_of_text(tokenizer, folder)
     vocabulary = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-    identity |= {"tokenizer_sha256": _digest(tokenizer, folder), "vocabulary": vocabulary}
+    identity |= {"tokenizer_sha256": digest(tokenizer, folder), "vocabulary": vocabulary}
     between = [end, *beginning(tokenizer)]
     beside: dict[str, str] = {}
     if documents == conversations.DOCUMENTS:
@@ -219,15 +220,6 @@ def _conversation_files(
     return described | ({conversations.TEMPLATE: template} if template else {})
 
 
-def _digest(tokenizer: Tokenizer, folder: Path | None) -> str:
-    """SHA-256 of the tokenizer and its companion files: another end-of-text token gives another dataset."""
-    digest = hashlib.sha256(tokenizer.to_str().encode())
-    for name in COMPANIONS:
-        if folder is not None and (folder / name).is_file():
-            digest.update((folder / name).read_bytes())
-    return digest.hexdigest()
-
-
 def _trained(words: int, sources: list[Source], recipe: Recipe, made_of: dict[str, Any], output: Path) -> Tokenizer:
     """Train a tokenizer on the text that is not held out; reuse the one in `output` if its inputs were the same."""
     begun = read_json(output / PROGRESS / "recipe.json") or {}
@@ -235,7 +227,7 @@ def _trained(words: int, sources: list[Source], recipe: Recipe, made_of: dict[st
     if all(there.get(key) == value for key, value in made_of.items()) and (output / FILE).is_file():
         with contextlib.suppress(UserError):  # damaged: train it again, to the same words
             found = load_tokenizer(str(output / FILE))
-            if _digest(found, None) == there["tokenizer_sha256"]:
+            if digest(found, None) == there["tokenizer_sha256"]:
                 return found
     built = train(words, _learned(sources, recipe))
     event("tokenizer", trained_words=built.get_vocab_size())

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, BinaryIO, Protocol
 
-from trainer.config.values import kind
 from trainer.data import hub
 from trainer.data.records import present
 from trainer.data.sources import Source, chunks, line_number, lines, opened, reading
@@ -89,23 +88,6 @@ class Records(Protocol):
     def read(self, record: Any, place: Place) -> str:
         """The text; empty where there is none. Raises UserError for a record of the wrong form."""
         ...
-
-
-class TextField:
-    """Takes a record's text from one of its fields; null and empty text make no document."""
-
-    def __init__(self, name: str) -> None:
-        self.columns = (name,)
-
-    def read(self, record: Any, place: Place) -> str:
-        (name,) = self.columns
-        if not isinstance(record, dict) or name not in record:
-            have = f"it has {', '.join(map(str, record))}" if isinstance(record, dict) else "it is not a JSON object"
-            raise UserError(f"--input {place()}: no field '{name}'; {have}: give one with --text-field")
-        text = record[name]
-        if text is not None and not isinstance(text, str):
-            raise UserError(f"--input {place()}: field '{name}' holds {kind(text)}, not text")
-        return text or ""
 
 
 def plan(sources: list[Source]) -> list[Piece]:

@@ -18,9 +18,10 @@ from tokenizers import Tokenizer
 
 from trainer.config import memory
 from trainer.data.conversations import DOCUMENTS, Chat
-from trainer.data.documents import Piece, TextField
+from trainer.data.documents import Piece
 from trainer.data.encoding import continuing, encoder
 from trainer.data.shards import Coder, Part, Recipe, process, token_type
+from trainer.data.text_field import TextField
 from trainer.data.tokenizer import FILE
 from trainer.errors import UserError
 from trainer.log import event

@@ -27,6 +27,7 @@ from fsspec.implementations.local import LocalFileSystem
 from trainer.config.addresses import COMPRESSIONS, KINDS, REFUSED, TABLES, address, kind_of, passed_over, reach
 from trainer.config.paths import expanded
 from trainer.data import hub
+from trainer.data.zstd import WINDOW, Zstandard
 from trainer.errors import Passing, UserError, cause, in_stack
 from trainer.files import LFS, POINTER, Unfit, open_regular
 from trainer.log import event
@@ -35,8 +36,6 @@ SAMPLE = Path(__file__).parents[1] / "sample" / "opticks.txt"
 CHUNK = 1 << 20
 LONGEST_LINE = 64 << 20
 """Bytes of a line: a book has 1 MB, and a line is held in memory several times, of which the dataset Job has 2 GiB."""
-WINDOW = 256 << 20
-"""Bytes of the largest zstd window that is read, held in memory by each process; zstd itself reads 128 MiB unasked."""
 HASHED_BYTES = 16 << 20
 """Local files up to this size are identified by their content, so a copy or a new image counts as the same; larger
 ones by size and modification time."""
@@ -211,7 +210,7 @@ def _identity(source: Source, info: dict[str, Any], local: bool) -> str:
 def opened(source: Source) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """The decompressed content, and the stored file under it, whose position shows the progress."""
     with reading(source), _stored(source) as stored:
-        decompress: Any = _Zstandard if source.compression == "zstd" else compr[source.compression or None]  # pyright: ignore
+        decompress: Any = Zstandard if source.compression == "zstd" else compr[source.compression or None]  # pyright: ignore
         content = decompress(stored, mode="rb")
         # Remote files have no readlines(hint); local ones are buffered already.
         plain = isinstance(stored, io.BufferedReader) and not source.compression
@@ -272,34 +271,6 @@ def _arrow() -> tuple[type[Exception], ...]:
     """pyarrow's errors for the content of a file; those of its storage are OSErrors with a number."""
     arrow = sys.modules.get("pyarrow")
     return (arrow.ArrowInvalid, arrow.ArrowSerializationError) if arrow else ()
-
-
-class _Zstandard(io.RawIOBase):
-    """Reads a .zst file of one or more frames. The library's own reader takes a truncated file for a whole one."""
-
-    def __init__(self, stored: BinaryIO, mode: str) -> None:
-        self._stored = stored
-        self._rest, self._ready = b"", b""
-        self._frame: Any = None
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: Any) -> int:
-        while not self._ready:
-            data = self._rest or self._stored.read(CHUNK // 8)
-            self._rest = b""
-            if not data:
-                if self._frame is not None:
-                    raise EOFError("the last frame has no end")
-                return 0
-            self._frame = self._frame or zstandard.ZstdDecompressor(max_window_size=WINDOW).decompressobj()
-            self._ready = self._frame.decompress(data)
-            if self._frame.eof:
-                self._rest, self._frame = self._frame.unused_data, None
-        size = min(len(target), len(self._ready))
-        target[:size], self._ready = self._ready[:size], self._ready[size:]
-        return size
 
 
 def align(file: BinaryIO, start: int) -> int:

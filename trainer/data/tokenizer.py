@@ -1,5 +1,6 @@
 """GPT-2's byte-pair encoding, or any other tokenizer, found without a network where possible."""
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -108,6 +109,15 @@ def _numbers(found: Any) -> list[int]:
     return [number for number in (found if isinstance(found, list) else [found]) if isinstance(number, int)]
 
 
+def digest(tokenizer: Tokenizer, folder: Path | None) -> str:
+    """SHA-256 of the tokenizer and its companion files: another end-of-text token gives another dataset."""
+    found = hashlib.sha256(tokenizer.to_str().encode())
+    for name in COMPANIONS:
+        if folder is not None and (folder / name).is_file():
+            found.update((folder / name).read_bytes())
+    return found.hexdigest()
+
+
 def copy_companions(source: Path | None, target: Path) -> None:
     """Copy the tokenizer's companion files from `source` to `target`; remove those that `source` lacks."""
     if source is not None and source.resolve() == target.resolve():
@@ -167,7 +177,9 @@ def _from_folder(path: Path, spec: str) -> Tokenizer:
     if file.exists():
         raw = _from_file(file)
         said = [found for name in COMPANIONS[:2] if isinstance(found := read_json(path / name), dict)]
-        return (_of_transformers(path, spec) or raw) if any(_changes(each, raw) for each in said) else raw
+        added = (read_json(path / OLD[2]) or {}).items()  # its ids win over those of tokenizer.json
+        changes = any(_changes(each, raw) for each in said) or any(raw.token_to_id(word) != id for word, id in added)
+        return (_of_transformers(path, spec) or raw) if changes else raw
     if (path / vocabulary).exists() and (path / merges).exists():
         try:
             return _byte_level((path / vocabulary).read_text("utf-8"), (path / merges).read_text("utf-8"))

@@ -20,8 +20,9 @@ from tests.trainer.data.test_sources import TEXTS, records
 from trainer import prepare
 from trainer.data import shards, sources
 from trainer.data.batches import open_dataset
-from trainer.data.documents import TextField, plan, units
+from trainer.data.documents import plan, units
 from trainer.data.sources import find
+from trainer.data.text_field import TextField
 from trainer.errors import UserError
 from trainer.files import sha256
 
@@ -61,8 +62,8 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "Latin-1": (b'{"text": "caf\xe9"}', "not JSON: 'utf-8' codec can't decode"),
     "half an escape": (b'{"text": "\\u12"}', "not JSON"),
     "a control character": (b'{"text": "a\x01"}', "not JSON: Invalid control character"),
-    "NaN": (b'{"text": NaN}', "holds float, not text"),
-    "Infinity": (b'{"text": -Infinity}', "holds float, not text"),
+    "NaN": (b'{"text": NaN}', "holds a number, not text"),
+    "Infinity": (b'{"text": -Infinity}', "holds a number, not text"),
     "a NUL": (b"\x00", "not JSON"),
     "two on a line": (b'{"text": "a"}{"text": "b"}', "not JSON: Extra data"),
 }
