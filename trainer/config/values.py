@@ -93,7 +93,7 @@ class StackReader(Reader):
 
 def read_yaml(text: Any, reader: type[Reader] = Reader) -> Any:
     """The document in a text or file. Raises yaml.YAMLError."""
-    return yaml.load(text, reader)
+    return reader(text).get_single_data()
 
 
 #: A date as Go prints it, and as Pulumi passes it and writes it back (sdk/go/common/resource/config/object.go).
