@@ -229,7 +229,7 @@ def registry_digest(reference: str, insecure: bool, authfile: str | None = None)
     headers = {"Accept": MANIFEST_TYPES}
     try:
         if authfile:
-            headers["Authorization"] = f"Basic {json.loads(Path(authfile).read_text())['auths'][address]['auth']}"
+            headers["Authorization"] = basic(authfile, address)
         with _open(urllib.request.Request(url, method="HEAD", headers=headers), insecure) as response:
             return response.headers.get("Docker-Content-Digest") or (version if "@" in path else None)
     except (OSError, ValueError, KeyError):
@@ -252,6 +252,11 @@ def _open(request: urllib.request.Request, insecure: bool) -> Any:
         given = json.load(response)
     request.add_header("Authorization", f"Bearer {given.get('token') or given.get('access_token')}")
     return opener(insecure).open(request, timeout=10)
+
+
+def basic(authfile: str, address: str) -> str:
+    """The header with a registry's account from a file in Docker's format. Raises OSError, ValueError and KeyError."""
+    return f"Basic {json.loads(Path(authfile).read_text())['auths'][address]['auth']}"
 
 
 def _access(insecure: bool, authfile: str | None) -> list[str]:

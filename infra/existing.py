@@ -36,6 +36,10 @@ class Offer:
     baseImage: str | None = None
     etcdImage: str | None = None
 
+    def account_for(self, registry: str | None) -> str | None:
+        """The file with the account of a registry, if it is the one that is offered."""
+        return self.registryAuth if registry == self.registry else None
+
 
 def existing_cluster(config: StackConfig, stack: str) -> Cluster:
     """The cluster behind `cluster.context`.
@@ -73,7 +77,7 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
             address=registry,
             insecure=image.insecure,
             compression=compression("existing"),
-            authfile=offer.registryAuth if registry == offer.registry else None,
+            authfile=offer.account_for(registry),
         )
         if registry
         else None,

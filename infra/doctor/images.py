@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-from infra.buildah import opener
+from infra.buildah import basic, opener
 from infra.buildx import CREATE, IMAGE, is_docker_hub, is_loopback
 from infra.config import ConfigError, StackConfig
 from infra.doctor import prerequisites
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.doctor.prerequisites import run
-from infra.existing import image_settings
+from infra.existing import find_context, image_settings
 from infra.sections import ImageConfig
 
 ENGINE = "sudo systemctl start docker"
@@ -54,7 +56,8 @@ def of_existing(config: StackConfig, stack: str) -> Iterator[Finding]:
         return
     yield from builder(image)
     if image.builder != "prebuilt" and image.registry:
-        yield from registry(image.registry, image.insecure)
+        _, offer = find_context(config.cluster.context, config.cluster.kubeconfig, stack)
+        yield from registry(image.registry, image.insecure, offer.account_for(image.registry))
 
 
 def _buildx(image: ImageConfig, known: list[dict[str, Any]]) -> Finding:
@@ -105,12 +108,15 @@ def _pulled(text: str) -> Finding:
     return ok("image", f"BuildKit; {text}")
 
 
-def registry(address: str, insecure: bool) -> Iterator[Finding]:
-    """Check that the user's registry answers, and that Docker may push to it."""
+def registry(address: str, insecure: bool, authfile: str | None = None) -> Iterator[Finding]:
+    """Check that the registry answers, and that we may push to it: with the account in `authfile`, or Docker's."""
     host = address.split("/")[0]
     api = DOCKER_HUB_API if is_docker_hub(address) else host
     try:
-        with opener(insecure).open(f"{'http' if insecure else 'https'}://{api}/v2/", timeout=PATIENCE):
+        asked = urllib.request.Request(f"{'http' if insecure else 'https'}://{api}/v2/")
+        with contextlib.suppress(OSError, ValueError, KeyError):  # without an account the registry says so
+            asked.add_header("Authorization", basic(authfile or "", host))
+        with opener(insecure).open(asked, timeout=PATIENCE):
             yield ok("registry", f"{host} answers")
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
