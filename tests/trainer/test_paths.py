@@ -33,13 +33,16 @@ def test_home_folders_are_expanded_and_all_else_stays(home: Path) -> None:
     assert expanded("~/x") == f"{home}/x"
     assert expanded("~") == str(home)
     assert expanded("~root/x") == "/root/x"
-    for same in ("", "x", "/x/~", "a~b", "../x", "gpt2", "org/name@main"):
+    assert place("hf:~/x:train") == f"hf:{home}/x:train"
+    for same in ("", "x", "/x/~", "a~b", "../x", "gpt2", "org/name@main", "hf:org/x/config:train", "hf:/x"):
         assert expanded(same) == same
     (home / "$x").mkdir()
     assert expanded(f"{home}/$x") == f"{home}/$x", "a folder that is there may have any name"
 
 
-@pytest.mark.parametrize("path", ["$OTHER/x", "/a/${OTHER}/x", "~/$OTHER"])
+@pytest.mark.parametrize(
+    "path", ["$OTHER/x", "/a/${OTHER}/x", "~/$OTHER", "${OTHER:-/r}/x", "$(pwd)/x", "a/${OTHER", "hf:$OTHER/x"]
+)
 def test_a_variable_is_refused_since_it_would_name_a_folder(path: str) -> None:
     with pytest.raises(ValueError, match="which is not expanded here; write the folder itself"):
         expanded(path)

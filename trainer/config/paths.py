@@ -9,13 +9,17 @@ import os
 import re
 from pathlib import Path
 
-_VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
+_VARIABLE = re.compile(r"\$(\w+|\{[^}]*\}?|\([^)]*\)?)")
+HUB = "hf:"
+"""Begins a source that the library datasets reads: a name on the hub, or a path."""
 
 
 def expanded(path: str) -> str:
     """The path with its home folder. Raises ValueError for an unknown user and for variables."""
     if os.path.exists(path):  # a folder may be named ~ or $x
         return path
+    if path.startswith(HUB):
+        return HUB + expanded(path.removeprefix(HUB))
     if found := _VARIABLE.search(path):
         raise ValueError(f"'{path}' has {found[0]}, which is not expanded here; write the folder itself")
     whole = os.path.expanduser(path)

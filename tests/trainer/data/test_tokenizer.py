@@ -250,6 +250,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "further tokens": {"added_tokens_decoder": {"700": {"content": "<|x|>", "special": True}}},
     "further tokens by name": {"additional_special_tokens": ["<|x|>"], "tokenizer_class": "PreTrainedTokenizerFast"},
     "a further padding": {"pad_token": {"__type": "AddedToken", "content": "<|x|>"}},
+    "further tokens in added_tokens.json": {"tokenizer_class": "PreTrainedTokenizerFast"},
     "nothing": {"tokenizer_class": "PreTrainedTokenizerFast"},
     "a class that nobody has": {"tokenizer_class": "SomebodysTokenizer"},
 }
@@ -265,6 +266,8 @@ def test_what_transformers_makes_of_a_tokenizer_json_is_what_reads_the_data(
     described = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", **CHANGES[change]}
     (folder / "tokenizer_config.json").write_text(json.dumps(described))
     (folder / "config.json").write_text('{"model_type": "llama"}')
+    if change.endswith(".json"):
+        (folder / "added_tokens.json").write_text(json.dumps({"<|x|>": bpe(prepended()).get_vocab_size()}))
     theirs: Any = AutoTokenizer.from_pretrained(folder)
     prepare.prepare([str(text)], tmp_path / "data", str(folder), fraction=0.2, shard_tokens=10**6)
     ours = Tokenizer.from_file(str(tmp_path / "data" / "tokenizer.json"))
