@@ -122,7 +122,9 @@ def test_a_closed_rendezvous_is_named_and_not_tried_again(
     else:
         assert code == 42
         assert message.startswith(f"rendezvous {run_id} is closed, but {run} has no DONE: ")
-        assert "nothing is lost: start the run with another --rdzv-id, or on a cluster with a new Job" in message
+        assert (
+            "nothing is lost: start the run with another --rdzv-id, or on a cluster with `trainyard resume`" in message
+        )
 
 
 def test_a_node_that_no_other_joins_says_so_and_comes_again(

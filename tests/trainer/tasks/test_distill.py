@@ -153,6 +153,6 @@ def test_a_teacher_that_does_not_fit_is_told(settings: Callable[..., list[str]],
     changes = {"model__preset": "micro", "distillation__student_from_teacher": "true"}
     assert "student_from_teacher: the student has 4 layers, 4 heads" in refusal(arguments(teacher, **changes))
     cold = refusal(arguments(teacher, distillation__temperature=0))
-    assert "temperature: '0' is not allowed; must be greater than 0" in cold
+    assert "temperature: 0 is not allowed; must be greater than 0" in cold
     alone = refusal(arguments(teacher, distillation__alpha=1.5))
-    assert "alpha: '1.5' is not allowed; must be less than or equal to 1" in alone
+    assert "alpha: 1.5 is not allowed; must be less than or equal to 1" in alone
