@@ -24,8 +24,8 @@ def described(spec: str, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
     Several templates stay in the former, by name, as transformers reads them where there is no other file.
     """
     folder = find_folder(spec)
-    given = _object(spec, folder, CONFIG)
-    _object(spec, folder, TOKENS)  # which stays as it is
+    given = _mapping(spec, folder, CONFIG)
+    _mapping(spec, folder, TOKENS)  # which stays as it is
     named = _templates(spec, given.pop("chat_template", None) or {})
     beside = sorted((folder / TEMPLATES).glob("*.jinja")) if folder is not None else []
     files = {path.stem: _beside(spec, folder, f"{TEMPLATES}/{path.name}") for path in beside}
@@ -53,7 +53,7 @@ def _beside(spec: str, folder: Path | None, name: str) -> str:
         raise UserError(f"--tokenizer {spec}: its {name} is not UTF-8 ({error}); save it as UTF-8") from None
 
 
-def _object(spec: str, folder: Path | None, name: str) -> dict[str, Any]:
+def _mapping(spec: str, folder: Path | None, name: str) -> dict[str, Any]:
     """The object in a file beside a tokenizer's own, whose special tokens are texts. Raises UserError."""
     text = _beside(spec, folder, name)
     try:
