@@ -283,6 +283,11 @@ def _json(segment: Segment, file: BinaryIO, records: Records, follow: Callable[[
         def place(number: int = number, position: int = position) -> str:
             return f"{segment.source.name}, line {line_number(segment.source, position) if segment.start else number}"
 
+        if number == 1 and not segment.start and line.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):
+            raise UserError(
+                f"--input {place()}: the file is a list, not one JSON object per line; "
+                "jq -c '.[]' FILE > NEW.jsonl makes one that is read"
+            )
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:  # beside what is not JSON: long integers, deep nesting

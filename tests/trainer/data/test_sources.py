@@ -265,7 +265,9 @@ def broken_zstandard() -> bytes:
     ("name", "content", "extra", "said"),
     [
         ("a.jsonl", records(TEXTS[:3]) + b'{"text": "cut', [], "a.jsonl, line 4: not JSON"),
-        ("a.json", b'[{"text": "a list"}]\n', [], "no field 'text'; it is not a JSON object"),
+        ("a.json", b'[{"text": "a list"}]\n', [], "line 1: the file is a list, not one JSON object per line; jq -c"),
+        ("a.json", b'\xef\xbb\xbf [\n {"text": "a list"}\n]\n', [], "the file is a list, not one JSON object per line"),
+        ("a.jsonl", b'{"text": "a"}\n[1]\n', [], "no field 'text'; it is not a JSON object"),
         ("a.jsonl", records(TEXTS, "body"), [], "a.jsonl, line 1: no field 'text'; it has id, body"),
         ("a.jsonl", b'{"text": 5}\n', [], "holds a number, not text"),
         ("a.jsonl.gz", gzip.compress(records(TEXTS))[:-20], [], "is damaged or cut short"),

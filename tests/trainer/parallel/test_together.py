@@ -37,7 +37,7 @@ def slow_machine(environment: dict[str, str], arguments: list[str], log: str) ->
 
     open_regular, load_optimizer, second = format.open_regular, format.load_optimizer, environment["RANK"] == "1"
 
-    def reads(path: Path, *inside: Path, **how: bool) -> Any:
+    def reads(path: Path, *inside: Any, **how: Any) -> Any:
         folder = next(parent for parent in path.parents if parent.name.startswith(("step-", ".step-")))
         total = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         if threading.current_thread() is threading.main_thread():
