@@ -141,7 +141,9 @@ def test_a_patch_changes_in_place_what_would_replace_the_object(tmp_path: Path, 
 
 
 def test_a_type_that_nobody_looked_at_is_refused(gcp: Resources) -> None:
-    with pytest.raises(PluginError, match=r"gcp:sql/database:Database is not known here: add it to tests/standin/replaces-KIND.yaml"):
+    with pytest.raises(
+        PluginError, match=r"gcp:sql/database:Database is not known here: add it to tests/standin/replaces-KIND.yaml"
+    ):
         gcp.check(Urn(urn("gcp:sql/database:Database", "x")), {}, {}, b"")
 
 
