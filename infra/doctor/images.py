@@ -56,7 +56,7 @@ def of_existing(config: StackConfig, stack: str) -> Iterator[Finding]:
         return
     yield from builder(image)
     if image.builder != "prebuilt" and image.registry:
-        _, offer = find_context(config.cluster.context, config.cluster.kubeconfig, stack)
+        _, offer = find_context(config.cluster.context or "", config.cluster.kubeconfig, stack)
         yield from registry(image.registry, image.insecure, offer.account_for(image.registry))
 
 

@@ -77,7 +77,7 @@ def _mapping(spec: str, folder: Path | None, name: str) -> dict[str, Any]:
 
 def _templates(spec: str, given: Any) -> dict[str, str] | str:
     """The templates in tokenizer_config.json: a text, or several by name. Raises UserError."""
-    pairs = given.items() if isinstance(given, dict) else [("", given)]
+    pairs: Any = given.items() if isinstance(given, dict) else [("", given)]
     if isinstance(given, list):
         pairs = [(item.get("name"), item.get("template")) if isinstance(item, dict) else (0, 0) for item in given]
     if not all(isinstance(name, str) and isinstance(text, str) for name, text in pairs):
