@@ -95,19 +95,19 @@ class JobWatch:
         """Report to `board` until the Job has ended. Raises CommandError when it is gone and none takes its place."""
         heard = time.monotonic()
         while True:
+            job, pods = None, []
             try:
-                job, pods = self.job.read()
-                heard = self._seen = time.monotonic()
-            except (GoneError, SilentError) as error:
                 try:
-                    if isinstance(error, SilentError):
-                        raise
+                    job, pods = self.job.read()
+                    self._seen = time.monotonic()
+                except GoneError:
                     if not self._succeed(board):
                         raise
-                    heard = time.monotonic()
-                except SilentError:
-                    if time.monotonic() - heard > OUTAGE_SECONDS:
-                        raise
+                heard = time.monotonic()
+            except SilentError:
+                if time.monotonic() - heard > OUTAGE_SECONDS:
+                    raise
+            if job is None:
                 time.sleep(POLL_SECONDS)
                 continue
             self._follow_logs(pods)
