@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,16 @@ TIED = """\
 # Written by trainyard: the program beside this file ends with the process that started it.
 exec setpriv --pdeathsig KILL "$(readlink -f "$0").real" "$@"
 """
+#: The same for a script that is Python's argument: the user's program, which outlives its language host.
+TIED_PYTHON = """\
+#!/usr/bin/env python
+# Written by trainyard: the program beside this file ends with the process that started it.
+import ctypes, runpy
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL (linux/prctl.h)
+runpy.run_path(f"{__file__}.real", run_name="__main__")
+"""
+#: Where a shell script starts Python as a child, which outlives it.
+STARTS_PYTHON = re.compile(r'^( *)("\S+" -u -m pulumi\.)', re.MULTILINE)
 
 
 def _outside_path() -> str:
@@ -188,19 +199,28 @@ def tie(program: Path) -> None:
 
     def start(path: Path) -> bytes:
         with path.open("rb") as file:
-            return file.read(len(TIED))
+            return file.read(len(TIED_PYTHON))
 
-    if not (program.exists() and shutil.which("setpriv")) or start(program) == TIED.encode():
+    def is_tied(path: Path) -> bool:
+        return b"# Written by trainyard: " in start(path)
+
+    if not (program.exists() and shutil.which("setpriv")) or is_tied(program):
         return
     with tempfile.TemporaryDirectory(dir=program.parent) as folder:
-        made, same = Path(folder) / "made", Path(folder) / "same"
-        made.write_text(TIED)
-        made.chmod(0o755)
+        wrapper, same = Path(folder) / "wrapper", Path(folder) / "same"
         _link(same, program)
+        first = start(same).partition(b"\n")[0]
+        wrapper.write_text(TIED_PYTHON if first.endswith(b"python") else TIED)
+        wrapper.chmod(0o755)
         # It may be tied by now: another command was faster.
-        if not start(same).startswith(TIED[: TIED.index(":")].encode()):
-            same.replace(program.with_name(f"{program.name}.real"))
-        made.replace(program)
+        if not is_tied(same):
+            real = program.with_name(f"{program.name}.real")
+            same.replace(real)
+            if first == b"#!/bin/sh":
+                same.write_text(STARTS_PYTHON.sub(r"\1exec \2", real.read_text()))
+                same.chmod(0o755)
+                same.replace(real)
+        wrapper.replace(program)
 
 
 def _join_pulumi() -> None:
@@ -208,7 +228,7 @@ def _join_pulumi() -> None:
     pulumi, host = (toolchain.BY_NAME[name] for name in toolchain.PULUMI_TOOLS)
     if not (toolchain.is_built(pulumi) and toolchain.is_built(host)):
         return
-    for name in host.programs.keys() | {Path(path).name for _, path in host.scripts if not path.endswith("-exec")}:
+    for name in host.programs.keys() | {Path(path).name for _, path in host.scripts}:
         tie(toolchain.bin_directory(host) / name)
     built, beside = toolchain.bin_directory(pulumi) / "pulumi", toolchain.bin_directory(host) / "pulumi"
     if not (beside.exists() and beside.samefile(built)):

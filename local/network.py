@@ -95,9 +95,12 @@ def ensure() -> bool:
 
 
 def guard_registry() -> None:
-    """Let the node's containerd and this host alone connect to the registry: neither pods nor a network behind us."""
-    rule = f"INPUT -p tcp --dport {REGISTRY.rpartition(':')[2]} ! -i lo ! -s {HOST_ADDRESS} -j REJECT"
-    inside = ["nsenter", f"--net={NETNS_FILE}", "--", "iptables", "-w"]
+    """Let the node's containerd and this host alone connect to the registry: neither pods nor a network behind us.
+
+    In a table that comes before the one in which kube-router accepts whatever no policy forbids.
+    """
+    rule = f"INPUT -p tcp --dport {REGISTRY.rpartition(':')[2]} ! -i lo ! -s {HOST_ADDRESS} -j DROP"
+    inside = ["nsenter", f"--net={NETNS_FILE}", "--", "iptables", "-w", "-t", "mangle"]
     if subprocess.run([*inside, "-C", *rule.split()], capture_output=True).returncode:
         run([*inside, "-I", *rule.split()], "keep pods from the node's registry")
 

@@ -49,8 +49,9 @@ def test_an_image_is_built_pushed_and_named_by_its_digest(image: dict[str, Any])
 def test_who_has_not_the_account_pushes_and_pulls_nothing(image: dict[str, Any], tmp_path: Path) -> None:
     reference = BuildahProvider().create(image).id
     assert not registry_has(str(reference), insecure=True)
-    (tmp_path / "wrong.json").write_text(json.dumps({"auths": {REGISTRY: {"auth": "dHJhaW55YXJkOng="}}}))
-    for stranger in ("--authfile=/dev/null", f"--authfile={tmp_path}/wrong.json", "--creds=trainyard:"):
+    for name, accounts in (("none", {}), ("wrong", {REGISTRY: {"auth": "dHJhaW55YXJkOng="}})):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"auths": accounts}))
+    for stranger in (f"--authfile={tmp_path}/none.json", f"--authfile={tmp_path}/wrong.json", "--creds=trainyard:wrong"):
         access = ["--tls-verify=false", stranger]
         pushed = ["buildah", "push", *access, image["target"], f"docker://{image['target']}x"]
         for command in (pushed, ["buildah", "pull", "--policy=always", *access, str(reference)]):
@@ -61,13 +62,20 @@ def test_who_has_not_the_account_pushes_and_pulls_nothing(image: dict[str, Any],
 
 def test_an_image_that_another_pushed_under_the_tag_is_not_ours(image: dict[str, Any]) -> None:
     target, account = image["target"], image["authfile"]
-    buildah.build(target, ".", "Dockerfile", {"GREETING": "theirs"}, insecure=True)
-    theirs = buildah.push(target, "zstd", insecure=True, authfile=account)
+    hello = Path("hello")
+    our_content = hello.read_text()
+
+    def push_theirs(content: str) -> str:
+        hello.write_text(content)
+        buildah.build(target, ".", "Dockerfile", {}, insecure=True)
+        hello.write_text(our_content)
+        return buildah.push(target, "zstd", insecure=True, authfile=account)
+
+    theirs = push_theirs("theirs")
     ours = BuildahProvider().create(image).id
     assert theirs not in str(ours)
     # Nor if they push after us.
-    buildah.build(target, ".", "Dockerfile", {"GREETING": "later"}, insecure=True)
-    buildah.push(target, "zstd", insecure=True, authfile=account)
+    assert push_theirs("later") not in str(ours)
     assert BuildahProvider().create(image).id == ours
 
 

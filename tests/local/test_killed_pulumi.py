@@ -15,19 +15,19 @@ import pytest
 from local import environment, processes
 from local.environment import tie
 
-#: Registers a resource each second. The engine starts the dynamic provider for the first one.
+#: Makes a resource each second, in the dynamic provider's process.
 PROGRAM = """
 import time
 from pulumi.dynamic import CreateResult, Resource, ResourceProvider
 class Provider(ResourceProvider):
     def create(self, props):
+        time.sleep(1)
         return CreateResult("id", {})
 class Thing(Resource, name="Thing"):
     def __init__(self, name):
         super().__init__(Provider(), name, {})
 for number in range(600):
     Thing(f"r{number}")
-    time.sleep(1)
 """
 
 
@@ -83,7 +83,7 @@ def test_a_killed_pulumi_leaves_no_process(tmp_path: Path, monkeypatch: pytest.M
     )
     (tmp_path / "__main__.py").write_text(PROGRAM)
     subprocess.run(["pulumi", "stack", "init", "a"], cwd=tmp_path, env=variables, check=True, capture_output=True)
-    command = ["pulumi", "up", "--yes", "--skip-preview", "--stack", "a", "--non-interactive"]
+    command = ["pulumi", "up", "--yes", "--skip-preview", "--stack", "a", "--non-interactive", "--parallel=1"]
     with (tmp_path / "log").open("wb") as log:
         pulumi = subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=log, stderr=log, start_new_session=True)
 
