@@ -9,13 +9,11 @@ from tokenizers import Tokenizer
 
 from trainer.data.tokenizer import COMPANIONS, end_of_text, find_folder
 from trainer.errors import UserError, one_line
-from trainer.files import open_regular
+from trainer.files import TEMPLATES, open_regular
 
 CONFIG, TOKENS, TEMPLATE = COMPANIONS
 KINDS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 """Special tokens that transformers knows by name."""
-TEMPLATES = "additional_chat_templates"
-"""The folder of further templates, where transformers looks for them."""
 
 
 def described(spec: str, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
