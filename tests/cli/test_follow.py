@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import tracemalloc
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +13,7 @@ from rich.console import Console
 
 from cli.cluster import TrainingJob, why_waiting
 from cli.follow import JobWatch, Outcome, outcome, report
-from cli.progress import LONGEST, Bar, Board, parse_logfmt, time_to_go
+from cli.progress import Bar, Board, parse_logfmt, time_to_go
 from cli.target import Target
 
 STEP = "step=20 steps=200 loss=7.1234 learning_rate=0.00098 tokens_per_second=1234.5 eta_seconds=80 world_size=2"
@@ -217,30 +215,6 @@ class Api:
         if isinstance(log, Exception):
             raise log
         return SimpleNamespace(stream=lambda **_: log)
-
-
-def test_a_line_without_an_end_is_cut_and_hides_none_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.1)
-    most: list[int] = []
-
-    def log() -> Iterator[bytes]:
-        yield b"2026-01-01T00:00:01.000000000Z long "
-        for _ in range(200):
-            yield b"z" * (1 << 16)
-            most.append(tracemalloc.get_traced_memory()[0])
-        yield b"\n2026-01-01T00:00:02.000000000Z short\n"
-
-    ended = pod(exit_code=0, message='{"step": 3}', phase="Succeeded")
-    api: Any = Api([({"status": {}}, [pod(phase="Running")])] * 3 + [(job("Complete"), [ended])], [log()])
-    seen: list[str] = []
-    observer: Any = SimpleNamespace(look=lambda waiting: None, line=lambda pod, line: seen.append(line))
-    tracemalloc.start()
-    JobWatch(TrainingJob(api, api, "n", "j")).follow(observer)
-    tracemalloc.stop()
-    assert len(most) == 200
-    assert max(most) - most[0] < 4 << 20
-    assert [line[:5] for line in seen] == ["long ", "short"]
-    assert len(seen[0]) <= LONGEST
 
 
 def test_a_log_stream_that_breaks_is_taken_up_again_without_a_line_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -340,12 +340,11 @@ def test_a_line_number_in_a_later_range_counts_from_the_beginning(
 def test_a_web_page_in_place_of_data_is_refused_and_text_with_tags_is_not(
     tmp_path: Path, web: str, begin: str, name: str
 ) -> None:
-    file = tmp_path / "web" / name
-    file.parent.mkdir(exist_ok=True)
+    (file := tmp_path / "web" / name).parent.mkdir(exist_ok=True)
     file.write_text(f"{begin}<title>Sign in</title>" + "x" * 99999)
     with pytest.raises(UserError, match=r"answers with a web page.*give the address of the file"):
         find([f"{web}/folder/" if "/" in name else f"{web}/{name}"])
     assert find([str(file)])  # a person saved it
     for text in ("<!-- a licence -->\n<p align=center>Read me", "<htmlx>", "# <html>", "<!--" * 5000):
-        file.write_text(text)
+        file.write_bytes(text.encode())
         assert find([f"{web}/{name}"])
