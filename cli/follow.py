@@ -30,6 +30,7 @@ from cli.cluster import (
     started,
     why_waiting,
 )
+from cli.logs import lines
 from cli.progress import LONGEST, Board, counted, figures, time_to_go
 from cli.target import Kubeconfig, RunningStack, Target, is_local, target_of
 from trainer.contract import EXIT_DONE, EXIT_FATAL
@@ -175,8 +176,12 @@ class JobWatch:
             log: Any = self.job.core.read_namespaced_pod_log(
                 pod, self.job.namespace, follow=True, timestamps=True, _preload_content=False
             )
-            for raw in log:
-                stamp, _, line = raw[:LONGEST].decode(errors="replace").rstrip("\n").partition(" ")
+            begins = True
+            for piece in lines(log.stream(decode_content=True)):
+                stamp, _, line = piece[:LONGEST].rstrip("\n").partition(" ")
+                begins, rest = piece.endswith("\n"), not begins
+                if rest:  # of a line that was too long
+                    continue
                 # Nanoseconds of one clock: text order is time order.
                 if stamp > self._newest.get(pod, ""):
                     self._newest[pod] = stamp

@@ -18,6 +18,7 @@ from kubernetes.client.exceptions import ApiException
 from cli import CommandError
 from cli.cluster import LOG_LINES, STOPPED, GoneError, TrainingJob, asking, ending, pods_of, workers
 from cli.follow import outcome
+from cli.logs import lines
 from cli.progress import parse_logfmt
 from cli.target import Kubeconfig, RunningStack, target_of
 from infra.stackfiles import ROOT
@@ -126,21 +127,21 @@ def _told(end: dict[str, Any]) -> str:
 @contextmanager
 def _logs(job: TrainingJob, pods: list[dict[str, Any]]) -> Iterator[list[str]]:
     """The logs of pods, which are complete when the block has ended: the pods go, and their logs with them."""
-    lines: list[str] = []
+    found: list[str] = []
 
     def read(pod: dict[str, Any]) -> None:
         try:
             options = {"follow": True, "tail_lines": LOG_LINES, "_preload_content": False}
             name, limit = pod["metadata"]["name"], grace_of(pod) + LATE
             stream: Any = job.core.read_namespaced_pod_log(name, job.namespace, **options, _request_timeout=limit)
-            lines.extend(raw.decode(errors="replace") for raw in stream)
+            found.extend(lines(stream.stream(decode_content=True)))
         except (ApiException, urllib3.exceptions.HTTPError):
             pass
 
     with ThreadPoolExecutor(max(1, len(pods))) as pool:
         for pod in pods:
             pool.submit(read, pod)
-        yield lines
+        yield found
 
 
 def _suspend(job: TrainingJob, found: dict[str, Any], stopped: str | None) -> None:

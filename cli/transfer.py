@@ -29,6 +29,7 @@ from cli import CommandError
 from cli.programs import find_rsync
 from cli.progress import Bar
 from cli.volume_program import BUSY, PIECE, REFUSED, WRITING, RefusedError, drop, enter, prepare
+from trainer.plain import plain
 
 PATIENCE_SECONDS = 60.0
 """Seconds without progress, over several connections, before the error is reported."""
@@ -273,7 +274,7 @@ def _rsync(
                 for line in _pieces(process.stdout):
                     if item := re.match(r"[<>]f(.)(.)\S* (.*)", line):
                         new, changed = new or item[1] == "+", changed or item[2] == "s"
-                        bar.file(_printable(item[3].rpartition("/")[2]))
+                        bar.file(plain(item[3].rpartition("/")[2]))
                     elif literal := re.match(r"Literal data: (\d+)", line):
                         literals = int(literal[1])
                     elif progress := re.match(r" *(\d+) +\d+%", line):
@@ -312,7 +313,7 @@ def _reason(said: BinaryIO) -> str:
     BlockingIOError when another command uses the folder."""
     said.seek(0)
     text = said.read().decode("utf-8", "replace")
-    lines = [_printable(line) for line in text.splitlines()]
+    lines = [plain(line) for line in text.splitlines()]
     for line in lines:
         if REFUSED in line:
             raise TransferError(line.partition(REFUSED)[2])
@@ -322,11 +323,6 @@ def _reason(said: BinaryIO) -> str:
             raise BlockingIOError
     told = [line for line in lines if line.strip() and not line.startswith(EMPTY) and "Broken pipe" not in line]
     return (told or lines or ["no reason given"])[0].removeprefix("rsync: ")
-
-
-def _printable(text: str) -> str:
-    """Without control characters, which a terminal would obey."""
-    return "".join(letter for letter in text if letter.isprintable())
 
 
 def _patiently(attempt: Callable[[Callable[[], None]], T], what: str) -> T:

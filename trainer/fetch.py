@@ -24,7 +24,17 @@ from trainer.checkpoint.format import INDEX, indexed
 from trainer.config.paths import folder, place
 from trainer.contract import FETCHED, MANIFEST
 from trainer.errors import UserError, may_pass, one_line, usage
-from trainer.files import DESCRIPTION, Unfit, is_plain_name, open_append, open_regular, read_json, sha256, write_json
+from trainer.files import (
+    DESCRIPTION,
+    TEMPLATES,
+    Unfit,
+    is_plain_name,
+    open_append,
+    open_regular,
+    read_json,
+    sha256,
+    write_json,
+)
 from trainer.log import event
 
 if TYPE_CHECKING:
@@ -37,6 +47,8 @@ BEGUN = "fetching.json"
 WEIGHTS = "model.safetensors"
 OURS = (FETCHED, BEGUN, MANIFEST)
 """Names of the trainer's own notes, which it believes: never taken from the hub."""
+LISTED = 50
+"""Files that a log line names."""
 AT_ONCE = 4
 """Weight files downloaded in parallel."""
 
@@ -92,11 +104,11 @@ def fetch(model: str, output: Path) -> None:
     try:
         info = HfApi().model_info(name, revision=revision or None, files_metadata=True)
         commit = str(info.sha)
-        there = {file.rfilename: file for file in info.siblings or () if is_plain_name(file.rfilename)}
+        there = {file.rfilename: file for file in info.siblings or ()}
         if "adapter_config.json" in there:
             raise UserError(f"--model {model}: is an adapter, or brings one; give its base model, or a merged model")
-        files = {name: file for name, file in there.items() if name not in OURS}
-        for key in there.keys() - files.keys():
+        files = {name: file for name, file in there.items() if _is_wanted(name)}
+        for key in there.keys() & set(OURS):
             event("fetched", state="left_out", file=key, reason="'the trainer keeps notes of its own by that name'")
         for former in {*found.get("files", {}), *begun.get("files", {})} - files.keys():
             for path in _places(output, former):  # transformers would read another model's template or index
@@ -116,16 +128,27 @@ def fetch(model: str, output: Path) -> None:
             raise  # an error of the model or of the volume, not of the hub
         raise UserError(_refusal(model, error)) from None
     sizes = {file.rfilename: file.size or 0 for file in (*described, *weights)}
+    if left := sorted(there.keys() - sizes.keys() - set(OURS)):
+        named = one_line(", ".join(left[:LISTED])) + (f" and {len(left) - LISTED} more" if left[LISTED:] else "")
+        event("fetched", state="left_out", files=len(left), named=repr(named), reason="'a trainer does not read them'")
     write_json(output / FETCHED, {"asked": model, "model": name, "revision": commit, "files": sizes})
     (output / BEGUN).unlink(missing_ok=True)
     event("fetched", state="written", model=model, directory=output, revision=commit, bytes=sum(sizes.values()))
+
+
+def _is_wanted(name: str) -> bool:
+    """Whether a file of the hub is taken: one of the top folder, or a further chat template."""
+    folder, _, last = name.rpartition("/")
+    return (
+        name not in OURS and is_plain_name(last) and (not folder or (folder == TEMPLATES and last.endswith(".jinja")))
+    )
 
 
 def _note(path: Path) -> dict[str, Any]:
     """What an earlier fetch noted; empty if it is not in our form: others write on the volume, too."""
     note = read_json(path, links=False) or {}
     files, revision = note.get("files"), note.get("revision", "")
-    fine = isinstance(files, dict) and all(is_plain_name(name) and name not in OURS for name in files)
+    fine = isinstance(files, dict) and all(isinstance(name, str) and _is_wanted(name) for name in files)
     return note if fine and isinstance(revision, str) else {}
 
 
@@ -179,7 +202,10 @@ def _require_space(model: str, output: Path, files: list[RepoSibling]) -> None:
 
 def _places(output: Path, name: str) -> tuple[Path, Path]:
     """Where a file is when it is complete, and until then."""
-    return output / name, output / f".{name}.part"
+    path = output / name
+    if path.parent != output and path.parent.is_symlink():
+        raise Unfit(path.parent, "is a link in the place of a folder; remove it")
+    return path, path.with_name(f".{path.name}.part")
 
 
 def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
@@ -192,6 +218,7 @@ def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
     path, part = _places(output, file.rfilename)
     if _is_whole(path, file):
         return
+    path.parent.mkdir(exist_ok=True)
     if _size(part) > (file.size or 0):
         part.unlink()
     url = hf_hub_url(name, file.rfilename, revision=commit)

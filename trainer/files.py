@@ -18,6 +18,8 @@ from trainer.errors import UserError
 DESCRIPTION = (".json", ".txt", ".model", ".jinja")
 """Suffixes of a model's configuration, tokenizer and chat template. Pickled weights and programs can run code: they are
 neither fetched nor exported."""
+TEMPLATES = "additional_chat_templates"
+"""The folder of further chat templates, where transformers looks for them."""
 KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link"}
 SPARSE = 16
 """A file of which less than a 16th is stored has holes: text and weights do not compress so far on btrfs or ZFS."""

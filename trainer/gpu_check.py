@@ -236,7 +236,8 @@ def publish(name: str, result: dict[str, Any]) -> None:
     try:
         opener.open(request, timeout=30).close()
     except urllib.error.HTTPError as error:
-        raise RuntimeError(f"ConfigMap {namespace}/{name} cannot be written: {error.code} {error.read()!r}") from None
+        answer = one_line(error.read().decode(errors="replace"), 300)
+        raise RuntimeError(f"ConfigMap {namespace}/{name} cannot be written: {error.code} {answer}") from None
 
 
 if __name__ == "__main__":

@@ -193,7 +193,7 @@ def prepare(
         state="written",
         directory=output,
         documents=index["documents"],
-        **counts(sources, passed),
+        **({"unlearned": index["unlearned"]} if index["unlearned"] else {}) | counts(sources, passed),
         **{f"{name}_tokens": split["tokens"] for name, split in index["splits"].items()},
         bytes_per_token=f"{index['text_bytes'] / total:.2f}",
     )
@@ -308,7 +308,10 @@ def _index(
 ) -> dict[str, Any]:
     """The content of index.json. Raises UserError when a split would be empty."""
     splits = {}
-    documents = sum(piece[-1]["documents"] for piece in parts if piece)
+    documents, unlearned = (sum(piece[-1][name] for piece in parts if piece) for name in ("documents", "unlearned"))
+    if unlearned and not documents:
+        what = "an answer to learn" if recipe.documents == conversations.DOCUMENTS else "text"
+        raise UserError(f"--input: none of the {unlearned} record(s) has {what}; give others")
     for name in SPLITS:
         shards = [part[name] for piece in parts for part in piece if part[name]]
         splits[name] = {"tokens": sum(shard["tokens"] for shard in shards), "shards": shards}
@@ -327,6 +330,7 @@ def _index(
         "end_of_text": end_of_text,
         "dtype": np.dtype(np.uint32 if recipe.documents == conversations.DOCUMENTS else token_type(vocabulary)).name,
         "documents": documents,
+        "unlearned": unlearned,
         "text_bytes": sum(piece[-1]["text_bytes"] for piece in parts if piece),
         "splits": splits,
     }

@@ -155,7 +155,8 @@ class Api:
 
     def read_namespaced_pod_log(self, *_: Any, **__: Any) -> Any:
         lines = enumerate(self.log.splitlines())
-        return [f"2026-11-22T12:00:{number:02}.000000000Z {line}\n".encode() for number, line in lines]
+        log = [f"2026-11-22T12:00:{number:02}.000000000Z {line}\n".encode() for number, line in lines]
+        return SimpleNamespace(stream=lambda **_: log)
 
 
 @pytest.fixture

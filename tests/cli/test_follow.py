@@ -214,7 +214,7 @@ class Api:
         log = self.logs.pop(0) if self.logs else []
         if isinstance(log, Exception):
             raise log
-        return log
+        return SimpleNamespace(stream=lambda **_: log)
 
 
 def test_a_log_stream_that_breaks_is_taken_up_again_without_a_line_twice(monkeypatch: pytest.MonkeyPatch) -> None:

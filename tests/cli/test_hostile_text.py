@@ -6,6 +6,8 @@ import io
 import json
 import re
 import time
+import tracemalloc
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +18,8 @@ from rich.console import Console
 
 from cli import CommandError, logs
 from cli.__main__ import main
-from cli.follow import Outcome, outcome, report
-from cli.progress import Bar, Board
+from cli.follow import JobWatch, Outcome, outcome, report
+from cli.progress import LONGEST, Bar, Board
 from cli.state import state
 from cli.status import screen, status_file
 from cli.target import Target
@@ -120,6 +122,29 @@ def test_a_log_that_is_printed_as_it_comes(
     shown = capsys.readouterr().out
     assert clean(shown), repr(shown)
     assert shown.endswith("\nnächste\n")
+
+
+def test_a_line_without_an_end_is_cut_and_hides_none_after_it() -> None:
+    most: list[int] = []
+
+    def log() -> Iterator[bytes]:
+        yield b"2026-01-01T00:00:01.000000000Z long "
+        for _ in range(200):
+            yield b"z" * (1 << 16)
+            most.append(tracemalloc.get_traced_memory()[0])
+        yield b"\n2026-01-01T00:00:02.000000000Z short\n"
+
+    core = SimpleNamespace(read_namespaced_pod_log=lambda *_, **__: SimpleNamespace(stream=lambda **_: log()))
+    watch = JobWatch(SimpleNamespace(core=core, namespace="n"))  # pyright: ignore[reportArgumentType]
+    tracemalloc.start()
+    watch._read_log("pod", "pod", has_ended=True)
+    tracemalloc.stop()
+    seen: list[str] = []
+    watch._drain(SimpleNamespace(line=lambda _, line: seen.append(line)), 0.1)  # pyright: ignore[reportArgumentType]
+    assert len(most) == 200
+    assert max(most) - most[0] < 4 << 20
+    assert [line[:5] for line in seen] == ["long ", "short"]
+    assert len(seen[0]) <= LONGEST
 
 
 def test_errors_of_every_command(

@@ -37,7 +37,7 @@ class Cluster:
         return SimpleNamespace(data='{"items": []}')
 
     def read_namespaced_pod_log(self, *_: Any, **__: Any) -> Any:
-        return [f"{line}\n".encode() for line in self.log.splitlines()]
+        return SimpleNamespace(stream=lambda **_: [self.log.encode()])
 
     def patch_namespaced_job(self, name: str, namespace: str, body: dict[str, Any]) -> None:
         assert self.job is not None

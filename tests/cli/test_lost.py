@@ -175,7 +175,7 @@ class Api(Nodes):
         return SimpleNamespace(data=json.dumps({"items": [{"metadata": each} for each in (*made, old)]}))
 
     def read_namespaced_pod_log(self, *_: Any, **__: Any) -> Any:
-        return []
+        return SimpleNamespace(stream=lambda **_: [])
 
 
 RUNS, DONE = {"status": {}}, {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}

@@ -17,6 +17,7 @@ from cli.target import configuration
 from infra import settings, stackfiles
 from infra.config import ConfigError, StackConfig
 from infra.parse import parse
+from trainer.config.values import Bare
 
 Files = Callable[[str], None]
 #: What is typed -> what Pulumi's engine passes for it, where it keeps the text, and where it spells it anew (measured
@@ -157,6 +158,27 @@ def test_a_message_shows_a_value_as_a_stack_file_writes_it(sections: dict[str, A
     (line,) = caught.value.problems
     assert line.startswith(said)
     assert not any(word in line for word in ("None", "True", "False", "dict", "NoneType"))
+
+
+@pytest.mark.parametrize(
+    ("sections", "keys"),
+    [
+        (
+            {"workers": {"environment": {key: {"secure": "v1:x"} for key in "AB"} | {"C": [1], "D": "x", "E": None}}},
+            ["environment.A", "environment.B", "environment.C", "environment.E"],
+        ),
+        (
+            {"dataset": {"input": [Bare("1.30"), "a.txt", {"secure": "v1:x"}, {}]}},
+            ["input.0", "input.2", "input.3"],
+        ),
+        ({"workers": {"nodeSelector": {"a": {"secure": "v1:x"}, "b": [1]}}}, ["nodeSelector.a", "nodeSelector.b"]),
+    ],
+)
+def test_each_wrong_value_of_a_list_or_a_mapping_is_named_at_once(sections: dict[str, Any], keys: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({"cluster": {"context": "x"}, **sections}, "test")
+    (section,) = sections
+    assert sorted(line.partition(":")[0] for line in caught.value.problems) == [f"{section}.{key}" for key in keys]
 
 
 def test_a_key_that_stands_twice_is_refused_as_pulumi_refuses_it(file: Files) -> None:

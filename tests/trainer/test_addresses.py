@@ -35,6 +35,17 @@ def previewed(*inputs: str) -> StackConfig:
         ("HTTPS://Host.Example/A.txt?key=Z", "https://host.example/A.txt?key=Z"),
         (" https://host/a.txt ", "https://host/a.txt"),
         ("hf:stanfordnlp/imdb", "hf:stanfordnlp/imdb"),
+        *(
+            (text := f"https://{each}", text)
+            for each in (
+                "huggingface.co/datasets/o/n/resolve/main/tree/a.jsonl",
+                "huggingface.co/datasets/squad/resolve/main/a.parquet",
+                "github.com/o/n/raw/main/blob/a.txt",
+                "github.com/o/n/releases/download/v1/a.txt",
+                "raw.githubusercontent.com/o/n/main/tree/a.txt",
+                "gitlab.com/o/n/-/raw/main/a.txt",
+            )
+        ),
         ("HF:wikitext/wikitext-2-raw-v1:train", "hf:wikitext/wikitext-2-raw-v1:train"),
         ("sample", "sample"),
         ("corpus/", "/data/corpus"),
@@ -70,6 +81,14 @@ def test_the_grant_to_read_a_bucket_follows_from_every_spelling(given: str) -> N
         ("hf://datasets/stanfordnlp/imdb", "write hf:stanfordnlp/imdb"),
         ("https://huggingface.co/datasets/stanfordnlp/imdb", "write hf:stanfordnlp/imdb"),
         ("https://huggingface.co/datasets/stanfordnlp/imdb/viewer", "write hf:stanfordnlp/imdb"),
+        ("https://hf.co/datasets/squad/tree/main", "write hf:squad"),
+        ("https://www.huggingface.co/datasets/squad?row=3", "write hf:squad"),
+        ("https://www.github.com/o/n/blob/main/a.txt", "write /raw/ in place of /blob/"),
+        ("https://github.com/o/n/tree/main/texts", "is a page about a repository"),
+        ("https://gitlab.com/o/n/", "is a page about a repository"),
+        ("https://gitlab.com/o/n/-/blob/main/a.txt", "write /-/raw/ in place of /-/blob/"),
+        ("https://git.example/o/g/n/-/blob/main/a.txt", "write /-/raw/ in place of /-/blob/"),
+        ("https://codeberg.org/o/n/src/branch/main/a.txt", "write /raw/ in place of /src/"),
         ("https://huggingface.co/datasets/o/n/blob/main/a.jsonl", "write /resolve/ in place of /blob/"),
         ("https://github.com/o/n/blob/main/a.txt", "write /raw/ in place of /blob/"),
     ],

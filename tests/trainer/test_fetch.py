@@ -29,6 +29,7 @@ NEEDED = {
     "model.safetensors.index.json": json.dumps(MAP).encode(),
     "tokenizer.model": b"pieces",
     "chat_template.jinja": b"{{ messages }}",
+    "additional_chat_templates/tool_use.jinja": b"{{ tools }}",
     **WEIGHTS,
 }
 LEFT = {
@@ -36,6 +37,9 @@ LEFT = {
     "modeling.py": b"code",
     "consolidated.safetensors": b"twice",
     "onnx/a.json": b"",
+    "additional_chat_templates/x.py": b"code",
+    "additional_chat_templates/deep/y.jinja": b"",
+    "other/z.jinja": b"",
 }
 
 
@@ -82,7 +86,7 @@ class Answer(BaseHTTPRequestHandler):
             hub.asked.append((path, begin))
         if not path.startswith("/org/tiny/resolve/") or hub.error:
             return self.send(403 if hub.error else 404, b"", {"X-Error-Code": hub.error or "RepoNotFound"})
-        content = hub.files[name]
+        content = hub.files[path.partition("/resolve/")[2].partition("/")[2]]
         if name in WEIGHTS and hub.damage:
             hub.damage -= 1
             content = bytes(len(content))
@@ -119,6 +123,10 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     server.shutdown()
 
 
+def there(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+
+
 def run(output: Path, model: str = "org/tiny") -> int:
     return fetch.main(["--model", model, "--output", str(output)])
 
@@ -127,8 +135,9 @@ def test_a_model_is_fetched_once_without_what_could_run_code(
     hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tmp_path / "m") == 0
-    assert {path.name for path in (tmp_path / "m").iterdir()} == {*NEEDED, FETCHED}
+    assert there(tmp_path / "m") == {*NEEDED, FETCHED}
     assert all((tmp_path / "m" / name).read_bytes() == content for name, content in NEEDED.items())
+    assert f"state=left_out files={len(LEFT)} named='{', '.join(sorted(LEFT))}' reason=" in capsys.readouterr().out
     assert json.loads((tmp_path / "m" / FETCHED).read_text())["revision"] == hub.commit
     hub.shutdown()
     assert run(tmp_path / "m") == 0
@@ -155,7 +164,7 @@ def test_after_a_kill_it_goes_on_where_it_stopped_with_the_same_revision(hub: Hu
     hub.stop_after, began, hub.commit = None, hub.commit, "b" * 40
     hub.asked.clear()
     assert run(tmp_path / "m") == 0
-    assert {path.name for path in (tmp_path / "m").iterdir()} == {*NEEDED, FETCHED}
+    assert there(tmp_path / "m") == {*NEEDED, FETCHED}
     assert hub.asked, "not all was there"
     assert {(path.rpartition("/")[2], begin) for path, begin in hub.asked} == {
         (name, f"bytes={CHUNK}-") for name in WEIGHTS
@@ -175,7 +184,7 @@ def test_nothing_of_a_former_model_stays_beside_another(whole: bool, hub: Hub, t
     hub.damage, hub.commit = 0, "b" * 40
     hub.files = {"config.json": b'{"model_type": "gpt2"}', "model.safetensors": b"small"}
     assert run(tmp_path / "m", "org/tiny@main") == 0
-    assert {path.name for path in (tmp_path / "m").iterdir()} == {*hub.files, FETCHED, "notes.txt"}
+    assert there(tmp_path / "m") == {*hub.files, FETCHED, "notes.txt"}
 
 
 def test_damage_on_the_way_is_found(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.test_fetch import NEEDED, WEIGHTS, Hub, hub, run
+from tests.trainer.test_fetch import NEEDED, WEIGHTS, Hub, hub, run, there
 from trainer import fetch
 from trainer.contract import FETCHED
 
@@ -48,7 +48,7 @@ def test_notes_that_others_wrote_delete_nothing_and_complete_nothing(
     assert run(output) == 2
     hub.damage = 0
     assert run(output) == 0
-    assert {path.name for path in output.iterdir()} == {*NEEDED, FETCHED}
+    assert there(output) == {*NEEDED, FETCHED}
     assert json.loads((output / FETCHED).read_text())["files"].keys() == NEEDED.keys()
     assert [path.read_text() for path in (precious, tmp_path / "absolute")] == ["precious"] * 2
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.config.values import shown
 from trainer.contract import MANIFEST, checkpoint_name, checkpoint_step
 from trainer.errors import UserError, one_line
 from trainer.files import Unfit, fsync, is_plain_name, open_regular, parse_mapping, read_json, sha256, write_atomic
@@ -265,7 +266,7 @@ def indexed(index: dict[str, Any], owner: object) -> list[str]:
     for name in names or [""]:
         if not is_plain_name(name) or not name.endswith(".safetensors"):
             raise UserError(
-                f"{owner}: its {INDEX} names {str(name)[:100]!r} as weights; give a model whose index names "
+                f"{owner}: its {INDEX} names {shown(name)[:100]} as weights; give a model whose index names "
                 "safetensors files beside it"
             )
     return sorted(set(names))

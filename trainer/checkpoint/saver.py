@@ -25,6 +25,7 @@ from trainer.checkpoint.format import (
     write_checkpoint,
 )
 from trainer.config.schema import Checkpoint as Settings
+from trainer.errors import cause, one_line
 
 if TYPE_CHECKING:
     import torch
@@ -158,7 +159,7 @@ class Saver:
             path = write_checkpoint(self._run, step, snapshot, self._write_model, self._configuration)
             self._error, self._failures = None, 0
         except Exception as error:  # whatever it is, it must not stop the training
-            self._error = error if isinstance(error, OSError) else OSError(0, f"{type(error).__name__}: {error}")
+            self._error = error if isinstance(error, OSError) else OSError(0, cause(error))
             self._failures += 1
             self._since = self._clock()
             log.event(
@@ -191,4 +192,5 @@ def prune(run: Path, written: Path, keep: int, keep_every: int) -> None:
             path.rename(hidden)
             shutil.rmtree(hidden)
         except OSError as error:  # deleting can wait: `clean` tries again with the next checkpoint
-            log.say(f"event=checkpoint_kept path={path} reason={error.strerror!r}", sys.stderr)
+            reason = repr(error.strerror or one_line(error))
+            log.say(log.line(event="checkpoint_kept", path=path, reason=reason), sys.stderr)

@@ -69,6 +69,8 @@ class Problems:
         self.lines: list[str] = []
         self.keys: set[str] = set()
         """Keys that have a problem, by field name."""
+        self.inner: set[str] = set()
+        """Those of them within a list or a mapping, whose values stay."""
         self._prefix, self._renamed = [prefix] if prefix else [], renamed or {}
         self.typed: dict[tuple[str, ...], str] = {}
         """Path of a key -> the spelling in which it was first given."""
@@ -134,8 +136,9 @@ def validated(section: type[S], given: Any, problems: Problems) -> S | None:
             for detail in details:
                 if detail["type"] == "too_short" and len(detail["input"]) >= detail.get("ctx", {})["min_length"]:
                     continue  # an item of the list is wrong, which is reported
-                # A wrong value that was dropped below is not missing.
-                if detail["type"] != "missing" or ".".join(map(str, detail["loc"])) not in problems.keys:
+                key = ".".join(map(str, detail["loc"]))
+                # A wrong value that was dropped below is not missing, and one of a list is told once.
+                if key not in problems.inner and (detail["type"] != "missing" or key not in problems.keys):
                     problems.add(detail["loc"], _described(section, detail, problems))
             # Drop wrong values: defaults replace them until all problems are found.
             if not all([_drop(values, detail["loc"]) for detail in details]):
@@ -169,11 +172,9 @@ def named(section: type[Section], given: Any, problems: Problems, path: tuple[st
         elif inner is not None:
             found[names[key]] = named(inner, value, problems, inner_path)
         else:
-            try:
-                found[names[key]] = _fitted(value, _kinds(section.model_fields[names[key]].annotation))
-            except ValueError as error:
-                text, *below = error.args
-                problems.add((*inner_path, *below), text)
+            fitted = _fitted(value, _kinds(section.model_fields[names[key]].annotation), problems, inner_path)
+            if fitted is not _WRONG:
+                found[names[key]] = fitted
     return found
 
 
@@ -187,16 +188,35 @@ def _kinds(annotation: Any) -> set[Any]:
     return set().union(*map(_kinds, inner)) if inner else {annotation} - {None, type(None), Ellipsis}
 
 
-def _fitted(value: Any, kinds: set[Any]) -> Any:
-    """A value as its key wants it: as text what was typed, as a number what people write for one."""
+_WRONG = object()
+
+
+def _fitted(value: Any, kinds: set[Any], problems: Problems, path: tuple[str, ...]) -> Any:
+    """A value as its key wants it: as text what was typed, as a number what people write for one. _WRONG: reported;
+    a wrong one of a list or a mapping stays, so that pydantic says what is wrong with the others."""
+
+    def within(at: Any, item: Any) -> Any:
+        fitted = _fitted(item, kinds, problems, inner := (*path, str(at)))
+        if fitted is _WRONG:
+            problems.inner.add(".".join(inner))
+        return item if fitted is _WRONG else fitted
+
+    if isinstance(value, (list, tuple)):
+        return [within(at, item) for at, item in enumerate(value)]
+    if isinstance(value, Mapping) and not encrypted(value):
+        return {key: within(key, item) for key, item in value.items()}
+    try:
+        return _scalar(value, kinds)
+    except ValueError as error:
+        problems.add(path, str(error))
+        return _WRONG
+
+
+def _scalar(value: Any, kinds: set[Any]) -> Any:
     if encrypted(value):
         if SecretStr in kinds:
             return "encrypted:value"
         raise ValueError("is encrypted, and only `pulumi` can read it; set it again without --secret")
-    if isinstance(value, (list, tuple)):
-        return [_within(at, item, kinds) for at, item in enumerate(value)]
-    if isinstance(value, Mapping):
-        return {key: _within(key, item, kinds) for key, item in value.items()}
     if kinds <= {str, SecretStr}:
         return as_text(value)
     if not kinds <= {int, float}:
@@ -214,13 +234,6 @@ def _fitted(value: Any, kinds: set[Any]) -> Any:
         if math.isfinite(number):
             return int(number) if "e" in value.lower() and number.is_integer() else number
     return value
-
-
-def _within(at: Any, value: Any, kinds: set[Any]) -> Any:
-    try:
-        return _fitted(value, kinds)
-    except ValueError as error:
-        raise ValueError(error.args[0], str(at), *error.args[1:]) from None
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

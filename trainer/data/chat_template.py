@@ -7,15 +7,14 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from trainer.config.values import kind
 from trainer.data.tokenizer import COMPANIONS, end_of_text, find_folder
 from trainer.errors import UserError, one_line
-from trainer.files import open_regular
+from trainer.files import TEMPLATES, open_regular
 
 CONFIG, TOKENS, TEMPLATE = COMPANIONS
 KINDS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 """Special tokens that transformers knows by name."""
-TEMPLATES = "additional_chat_templates"
-"""The folder of further templates, where transformers looks for them."""
 
 
 def described(spec: str, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
@@ -61,8 +60,8 @@ def _mapping(spec: str, folder: Path | None, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"--tokenizer {spec}: its {name} is not JSON ({one_line(error)}); mend it") from None
     if not isinstance(given, dict):
-        raise UserError(f"--tokenizer {spec}: its {name} holds {type(given).__name__}, not an object; mend it")
-    for key in given.keys() & {f"{kind}_token" for kind in KINDS}:
+        raise UserError(f"--tokenizer {spec}: its {name} holds {kind(given)}, not an object; mend it")
+    for key in given.keys() & {f"{each}_token" for each in KINDS}:
         if not isinstance(_word(given[key]), str):
             raise UserError(
                 f"--tokenizer {spec}: its {name} has {one_line(json.dumps(given[key]), 80)} as {key}; give text, or "

@@ -5,7 +5,6 @@ call and tool of a record leaves a trace in that text, and each answer is whole 
 is refused by file and line: a template that leaves something out teaches something else than the data say.
 """
 
-import json
 import re
 from datetime import datetime
 from functools import cache
@@ -14,7 +13,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from trainer.data import records
+from trainer.config.values import in_words
+from trainer.data import records, traces
 from trainer.data.answers import BEGINS, COUNTS, ID, MARKS, START, Encoder, Span, Undecodable, marked, squeezed
 from trainer.data.chat_template import CONFIG, TEMPLATE, begins, described, plain_template
 from trainer.data.documents import Place
@@ -86,9 +86,11 @@ class Chat:
             AttributeError,
             RecursionError,
         ) as error:
+            why = one_line(error)
+            why = why if type(error) is TemplateError else in_words(why)  # the template's own words stay
             raise UserError(
-                f"--input {place()}: the chat template does not take this conversation ({one_line(error)}); mend or "
-                "remove the record, or give another template with --chat-template"
+                f"--input {place()}: the chat template does not take this conversation ({why}); mend or remove the "
+                "record, or give another template with --chat-template"
             ) from None
         while len(self._places) >= PENDING:  # read again after an interruption, and not encoded again
             del self._places[next(iter(self._places))]
@@ -129,21 +131,21 @@ class Chat:
         Texts are looked for in every conversation. Whether roles, calls and tools are written depends on the roles, the
         keys and the tags, so one of each shape is tried, and each with a text that is written in another way.
         """
-        odd = _unfound(talk, text)
+        odd = traces.unfound(talk, text)
         shape = repr(
-            [[(key, _shape(value)) for key, value in message.items()] for message in talk.messages]
-            + [talk.learned, _shape(talk.tools), talk.options]
+            [[(key, traces.shape(value)) for key, value in message.items()] for message in talk.messages]
+            + [talk.learned, traces.shape(talk.tools), talk.options]
         )
         if not text or (shape in self._checked and not odd):
             return
-        probe, wanted = records.probed(talk)
+        probe, wanted = traces.probed(talk)
         for number in odd:  # cut before what probed() puts at its end
             message = probe.messages[number]
             if message["role"] != "assistant" and "content" in message:  # templates leave out earlier thoughts
                 wanted[word := f"xf{number}fx"] = f"the beginning of message {number + 1} ({message['role']})"
                 message["content"] = f"{word} {message['content']}"
         text = "".join(text for text, _ in self._conversation(probe))
-        if records.PYTHON in text:
+        if traces.PYTHON in text:
             raise TypeError("the arguments of a call are written as Python writes them")
         text = text.lower()
         if lost := [what for word, what in wanted.items() if word not in text]:
@@ -255,32 +257,3 @@ class Chat:
 def _marks(template: str) -> bool:
     """Whether the template says itself what the answers are."""
     return re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
-
-
-def _unfound(talk: Talk, text: str) -> list[int]:
-    """Numbers of the messages with a text that is not written as often as it is said, be it as JSON."""
-    said = [
-        [
-            (key, each)
-            for key in ("content", *records.ANSWERS)
-            if isinstance(each := message.get(key), str) and each.strip()
-        ]
-        for message in talk.messages[: talk.learned[-1] + 1]
-    ]
-    text = squeezed(text).lower()
-    whole = "\n".join(squeezed(each).lower() for texts in said for _, each in texts)
-
-    def written(each: str) -> bool:
-        spelled = (squeezed(given).lower() for given in (each, json.dumps(each, ensure_ascii=False)[1:-1]))
-        return any(text.count(way) >= max(1, whole.count(way)) for way in spelled)
-
-    return [number for number, texts in enumerate(said) if not all(written(each) for _, each in texts)]
-
-
-def _shape(value: Any) -> Any:
-    """What decides where a template writes a value: its kind, and the tags in a text."""
-    if isinstance(value, str):
-        return bool(value.strip()), sorted(set(re.findall(r"<[^<>\s]*>|\[/?[A-Z_]+\]", value)))
-    if isinstance(value, list):
-        return [_shape(item) for item in value]
-    return {key: _shape(item) for key, item in value.items()} if isinstance(value, dict) else type(value).__name__

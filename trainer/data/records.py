@@ -49,8 +49,6 @@ CONTENTS += ("response", "answer", *REASONS)
 COLUMNS = ("messages", "conversations", "tools", "functions", "system", "system_prompt", "chat_template_kwargs")
 COLUMNS += (*CONTENTS, *OF_RECORDS, *MEDIA, *UNWANTED, *PREFERENCES)
 HAVE = "messages, conversations, prompt and completion, or instruction and output"
-PYTHON = "'xq': 'xq"
-"""What probed() adds to the arguments of a call, where a template writes them as Python does and not as JSON."""
 
 
 class Wrong(Exception):
@@ -306,43 +304,3 @@ def _counts(said: dict[str, Any], role: str, name: str) -> bool:
     if len(set(map(bool, given.values()))) > 1:
         raise Wrong(f"{name}: {' and '.join(given)} contradict each other")
     return all(given.values())
-
-
-def probed(talk: Talk) -> tuple[Talk, dict[str, str]]:
-    """The same conversation with a word at the end of each text, and what each word stands for.
-
-    A template that leaves out a text leaves out its word. Only what stands before the end of the last answer counts.
-    """
-    wanted: dict[str, str] = {}
-
-    def after(text: str, what: str) -> str:
-        wanted[word := f"xq{len(wanted)}qx"] = what
-        return f"{text}{word}"
-
-    def named(call: dict[str, Any], what: str) -> dict[str, Any]:
-        function = call.get("function", call)
-        marked = {**function, "name": after(function["name"], what)} if "name" in function else function
-        if isinstance(given := marked.get("arguments"), dict):
-            marked |= {"arguments": {**given, "xq": after("", f"the arguments of {what}")}}
-        elif isinstance(given, str):
-            marked |= {"arguments": after(given, f"the arguments of {what}")}
-        return {**call, "function": marked} if "function" in call else marked
-
-    messages = []
-    for number, message in enumerate(talk.messages[: talk.learned[-1] + 1], 1):
-        what = f"message {number} ({message['role']})"
-        copy = dict(message)
-        for key in ("content", *ANSWERS):
-            if key in REASONS and number - 1 not in talk.learned:
-                continue  # of context, templates leave out the thoughts, and transformers with them
-            if isinstance(text := message.get(key), str) and text.strip():
-                copy[key] = after(text, what if key == "content" else f"{key} of {what}")
-            elif text and not isinstance(text, str):
-                wanted[f"xq{len(wanted)}qx"] = f"{key} of {what}"
-        if "tool_calls" in message:
-            copy["tool_calls"] = [
-                named(call, f"call {place} of {what}") for place, call in enumerate(message["tool_calls"], 1)
-            ]
-        messages.append(copy)
-    tools = [named(tool, f"tool {place}") for place, tool in enumerate(talk.tools or [], 1)] or None
-    return Talk(messages, talk.learned, tools, talk.options), wanted

@@ -21,7 +21,7 @@ import numpy as np
 
 from trainer.data.batches import stored_bytes
 from trainer.data.conversations import BEGINS, COUNTS, DOCUMENTS, ID, MARKS
-from trainer.data.documents import Advance, Piece, Records, Unit, units
+from trainer.data.documents import Advance, Piece, Place, Records, Unit, units
 from trainer.data.encoding import Encode
 from trainer.files import (
     Unfit,
@@ -38,8 +38,8 @@ SPLITS = ("train", "validation")
 GROUP_CHARACTERS, GROUP_UNITS = 1 << 20, 512
 """Text encoded in one call."""
 Part = dict[str, Any]
-"""A line of the journal: units, documents and text bytes so far in the piece, a shard (or None) for each split, and
-whether the piece ends with it."""
+"""A line of the journal: what COUNTED names so far in the piece, a shard (or None) for each split, and whether the
+piece ends with it."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,18 @@ class Coder:
         return [next(parts[after]) for after in later]
 
 
+class _Counted:
+    """Records, and how many of them had no text to learn."""
+
+    def __init__(self, records: Records) -> None:
+        self._records, self.columns, self.empty = records, records.columns, 0
+
+    def read(self, record: Any, place: Place) -> str:
+        text = self._records.read(record, place)
+        self.empty += not text
+        return text
+
+
 def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder, advance: Advance, more: Callable) -> list[Part]:
     """Write the parts of a piece that its journal lacks; return all parts. Calls `more()` now and then."""
     journal = output / PROGRESS / f"{piece.number:05d}.jsonl"
@@ -108,15 +120,19 @@ def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder, advance: A
         return parts
     writer = _Writer(output, piece.number, coder.width, parts, journal, recipe.documents == DOCUMENTS)
     skip = writer.units
-    for group in _groups(placed(piece, recipe, coder.records, advance, skip)):
+    counted = _Counted(coder.records)  # after an interruption all records of a piece are read again
+    for group in _groups(placed(piece, recipe, counted, advance, skip)):
         more()
         encoded = coder.of([unit for unit, _, _ in group])
         for (unit, split, ends), ids in zip(group, encoded, strict=True):
             writer.add(split, ids + coder.separator if ends else ids, unit, recipe.shard_tokens)
+    writer.unlearned += counted.empty
     writer.close(ends=True)
     return writer.parts
 
 
+COUNTED = ("units", "documents", "text_bytes", "unlearned")
+"""The last: records that teach nothing, and of which nothing is written."""
 PROGRESS = ".progress"
 """Folder of the journals in the dataset; removed when the dataset is complete."""
 
@@ -134,7 +150,7 @@ def recorded(journal: Path, output: Path, width: int) -> list[Part]:
     for line in lines:
         try:
             part: Any = parse_mapping(line)
-            sound = all(type(part[key]) is int for key in ("units", "documents", "text_bytes"))
+            sound = all(type(part[key]) is int for key in COUNTED)
             sound &= type(part["ends"]) is bool
             if not sound or not all(part[split] is None or _intact(output, part[split], width) for split in SPLITS):
                 break
@@ -215,11 +231,17 @@ class _Writer:
         self._output, self._piece, self._width, self._journal = output, piece, width, journal
         self._conversations = conversations
         self.parts = parts
-        last = parts[-1] if parts else {"units": 0, "documents": 0, "text_bytes": 0}
-        self.units, self.documents, self.text_bytes = last["units"], last["documents"], last["text_bytes"]
+        last = parts[-1] if parts else dict.fromkeys(COUNTED, 0)
+        self.units, self.documents, self.text_bytes, self.unlearned = (last[name] for name in COUNTED)
         self._open: dict[str, _Shard] = {}
 
     def add(self, split: str, ids: bytes, unit: Unit, limit: int) -> None:
+        values = np.frombuffer(ids, np.dtype(f"uint{8 * self._width}"))
+        lines = table(values) if self._conversations and ids else np.ones((1, 2))
+        if not lines[:, 1].any():  # its answer is the first token, which none before it predicts
+            self.units += 1
+            self.unlearned += 1
+            return
         shard = self._open.get(split)
         if shard is not None and shard.bytes + len(ids) > limit * self._width:
             self.close(ends=False)
@@ -230,10 +252,9 @@ class _Writer:
             shard.file.write(ids)
             shard.digest.update(ids)
             shard.bytes += len(ids)
-            values = np.frombuffer(ids, np.dtype(f"uint{8 * self._width}"))
             shard.largest = max(shard.largest, int((values & ID if self._conversations else values).max()))
             if self._conversations:
-                shard.table.append(table(values))
+                shard.table.append(lines)
         self.units += 1
         self.documents += unit.ends
         text = MARKS.sub("", unit.text) if self._conversations else unit.text
@@ -241,7 +262,7 @@ class _Writer:
 
     def close(self, ends: bool) -> None:
         """Make the open shards durable, then record them."""
-        part: Part = {"units": self.units, "documents": self.documents, "text_bytes": self.text_bytes, "ends": ends}
+        part: Part = {**{name: getattr(self, name) for name in COUNTED}, "ends": ends}
         for split in SPLITS:
             part[split] = None
             if shard := self._open.get(split):

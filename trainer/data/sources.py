@@ -36,6 +36,11 @@ SAMPLE = Path(__file__).parents[1] / "sample" / "opticks.txt"
 CHUNK = 1 << 20
 LONGEST_LINE = 64 << 20
 """Bytes of a line: a book has 1 MB, and a line is held in memory several times, of which the dataset Job has 2 GiB."""
+HEAD = 1 << 14
+"""Bytes in which a web page shows itself: a licence may stand before its first tag."""
+PAGE = re.compile(
+    rb"(?:\xef\xbb\xbf)?(?:\s|<!--(?s:.*?)-->|<\?xml[^>]*>)*+<(?:!doctype\s+html|html|head|title|body|meta)[\s>/]", re.I
+)
 HASHED_BYTES = 16 << 20
 """Local files up to this size are identified by their content, so a copy or a new image counts as the same; larger
 ones by size and modification time."""
@@ -185,10 +190,24 @@ def _source(system: Any, info: dict[str, Any], inside: str) -> Source:
     # A web server says whether it answers requests for ranges.
     seekable = not compression and size > 0 and info.get("partial", True)
     found = Source(name, kind, compression, size, seekable=seekable, inside=inside if local else "")
+    if name.startswith("http") and _is_page(system, path):
+        raise UserError(
+            f"--input {name}: the server answers with a web page (HTML), whose markup would be learned; give the "
+            "address of the file itself, hf:NAME for a data set of the hub, or a file that you saved"
+        )
     try:
         return replace(found, identity=_identity(found, info, local))
     except (Unfit, FileNotFoundError) as error:  # the second of a link to nothing
         raise UserError(f"--input {name}: {error.strerror}; leave it out, or put the file there") from None
+
+
+def _is_page(system: Any, path: str) -> bool:
+    """Whether what a web server sends begins as HTML: a page about data, a login, an error without its status."""
+    head = b""
+    with system.open(path, "rb", block_size=0) as file:  # streamed: no range that some servers answer with all of it
+        while len(head) < HEAD and (part := file.read(HEAD - len(head))):
+            head += part
+    return PAGE.match(head) is not None
 
 
 def _identity(source: Source, info: dict[str, Any], local: bool) -> str:

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 
 from trainer.errors import UserError, advice, one_line
-from trainer.files import copy, fsync, read_json, require_regular
+from trainer.files import TEMPLATES, copy, fsync, read_json, require_regular
 
 FILE = "tokenizer.json"
 COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
@@ -70,7 +70,7 @@ def find_folder(spec: str) -> Path | None:
         return folder
     from huggingface_hub import snapshot_download
 
-    names = [FILE, *COMPANIONS, *SAID_IN, *OPENAI, *OLD, "additional_chat_templates/*.jinja"]
+    names = [FILE, *COMPANIONS, *SAID_IN, *OPENAI, *OLD, f"{TEMPLATES}/*.jinja"]
     try:
         return Path(snapshot_download(spec, allow_patterns=names))
     except Exception as error:  # three libraries raise two dozen kinds

@@ -20,6 +20,7 @@ from torch import nn
 
 from trainer import files
 from trainer.config.schema import Config
+from trainer.config.values import shown
 from trainer.contract import FETCHED
 from trainer.errors import UserError, one_line
 from trainer.files import read_json, require_regular, write_json
@@ -182,10 +183,10 @@ def _settings(folder: Path) -> Any:
             require_regular(folder / name)
     found, plain = read_json(folder / CONFIG) or {}, vars(LoraConfig())
     if found.get("peft_type") != "LORA":
-        raise UserError(f"{folder}: is an adapter of type {found.get('peft_type')!r}; only LORA is read")
+        raise UserError(f"{folder}: is an adapter of type {shown(found.get('peft_type'))}; only LORA is read")
     init = found.get("init_lora_weights", True)
     other = [key for key, value in found.items() if key not in USED | ABOUT and value and value != plain.get(key)]
-    other += [] if init in (True, False, None, "gaussian", "orthogonal") else [f"init_lora_weights={init}"]
+    other += [] if init in (True, False, None, "gaussian", "orthogonal") else [f"init_lora_weights={shown(init)}"]
     if other:
         raise UserError(f"{folder}: {', '.join(sorted(other))} of its {CONFIG} is not read; give a plain LoRA")
     try:
@@ -317,7 +318,7 @@ def _targets(net: Any, wanted: str) -> list[str]:
     unknown = [part for part in asked if not any(is_meant(name, part) for name in layers)]
     if unknown or not asked:
         raise UserError(
-            f"adapter.targets: {', '.join(unknown) or repr(wanted)} names no layer of this model; it has "
+            f"adapter.targets: {', '.join(unknown) or shown(wanted)} names no layer of this model; it has "
             f"{', '.join(there)}; give some of these, or {ALL}"
         )
     return asked if alone else [name for name in layers if any(is_meant(name, part) for part in asked)]

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.trainer.data.chats import answers
-from tests.trainer.data.templates import CHATML, CUT, FRONT, TAILS, THOUGHTS
+from tests.trainer.data.templates import CHATML, CUT, FRONT, TAILS, THOUGHTS, TOOLS
+from tests.trainer.data.test_records import WEATHER, call, calling
 from trainer import prepare
 from trainer.data.conversations import Chat
 from trainer.errors import UserError
@@ -22,6 +23,7 @@ RESULT = {"role": "tool", "content": "yes"}
 DEEP: dict[str, Any] = {}
 for _ in range(700):
     DEEP = {"properties": DEEP}
+SHORT = TOOLS.replace("call.arguments | tojson", "(call.arguments | tojson)[:60]")
 SPELLED = CHATML.replace(
     "m.content",
     "(m.content | tojson if m.role == 'tool' else m.content if m.role == 'assistant' else m.content | upper)",
@@ -36,6 +38,21 @@ SPELLED = CHATML.replace(
         (FRONT, [ASKED | {"content": "SECRET ### Rain?"}, TOLD], "leaves out the beginning of message 1 (user)"),
         (TAILS, [ASKED, RESULT | {"content": "x " * 9 + "SECRET"}, TOLD], "leaves out message 2 (tool)"),
         (THOUGHTS, [ASKED, TOLD | {"thinking": "a ### SECRET"}], "thinking of message 2"),
+        *(
+            (SHORT, [ASKED, calling(call(**arguments)), RESULT, TOLD], "leaves out the end of an argument of call 1 of")
+            for arguments in ({"a": "x " * 40}, {"a": 1, "b": {"c": ["y", "z" * 90]}}, {"a": "é" * 60})
+        ),
+        (
+            TOOLS.replace("tool | tojson", "(tool | tojson)[:70]"),
+            {"messages": [ASKED, TOLD], "tools": [WEATHER]},
+            "leaves out the description of tool 1",
+        ),
+        (CHATML.replace("m.content", "m.content + m.missing"), [ASKED, TOLD], "(an object has no attribute"),
+        (
+            CHATML + "{{ 'a' + messages[0].get('x') }}",
+            [ASKED, TOLD],
+            "(can only concatenate text (not nothing) to text)",
+        ),
         (CHATML + "{{ 1 / 0 }}", [ASKED, TOLD], "does not take this conversation (division by zero)"),
         (CHATML + "{% for _ in range(10**9) %}{% endfor %}", [ASKED, TOLD], "does not take this conversation (Range"),
         (CHATML + "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", [ASKED, TOLD], "does not take this conversation"),
@@ -46,6 +63,8 @@ def test_what_a_template_cannot_write_or_leaves_out_of_any_record_is_named_by_li
     chat: Callable[[str], Chat], template: str, record: Any, said: str
 ) -> None:
     built = chat(template)
+    for former in ([ASKED, TOLD], [ASKED, calling(call(a="x")), RESULT, TOLD]) if template == SHORT else ():
+        assert built.read({"messages": former}, lambda: "talk.jsonl, line 1")
     for former in ([ASKED, TOLD], [ASKED, TOLD, ASKED, TOLD], [ASKED, RESULT, TOLD]) if "leaves" in said else ():
         assert built.read({"messages": former}, lambda: "talk.jsonl, line 1")
     if template == THOUGHTS:
@@ -75,7 +94,7 @@ def test_what_is_written_as_json_in_capitals_or_without_space_is_not_left_out(
         ("additional_chat_templates/x.jinja", "link", "its additional_chat_templates/x.jinja is a link that leads out"),
         ("tokenizer_config.json", b"\xff", "its tokenizer_config.json is not UTF-8"),
         ("tokenizer_config.json", b"{", "its tokenizer_config.json is not JSON"),
-        ("tokenizer_config.json", [1], "its tokenizer_config.json holds list, not an object"),
+        ("tokenizer_config.json", [1], "its tokenizer_config.json holds a list, not an object"),
         ("tokenizer_config.json", {"eos_token": 5}, "its tokenizer_config.json has 5 as eos_token; give text, or an"),
         ("special_tokens_map.json", {"pad_token": {"content": [1]}}, 'has {"content": [1]} as pad_token; give text'),
         *(

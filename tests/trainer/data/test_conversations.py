@@ -288,3 +288,33 @@ def test_any_number_of_processes_and_a_kill_write_the_same_bytes(tmp_path: Path,
     assert one == two == killed
     answers = numbers(tmp_path / "one", "train") + numbers(tmp_path / "one", "validation")
     assert sorted(answers) == sorted(f"Answer {number}.<|endoftext|>" for number in range(150))
+
+
+@pytest.mark.parametrize(
+    ("empty", "options"),
+    [
+        ({"messages": [TALK[1], TALK[2] | {"weight": 0}]}, ("--conversations",)),
+        ({"messages": [TALK[2], TALK[1]]}, ("--conversations",)),
+        ({"prompt": "", "completion": ""}, ("--conversations",)),
+        ({"text": ""}, ()),
+        ({"text": None}, ()),
+    ],
+)
+def test_records_that_teach_nothing_are_counted_and_refused_where_all_are_such(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str], empty: dict[str, Any], options: tuple[str, ...]
+) -> None:
+    rows = [row | {"text": str(row)} for row in records(40)]
+    path, out = tmp_path / "talk.jsonl", tmp_path / "out"
+    written(
+        path, [row for number in range(40) for row in ([empty, rows[number]] if number % 8 == 0 else [rows[number]])]
+    )
+    arguments = ["--input", str(path), "--output", str(out), "--tokenizer", str(tokenizer), *options]
+    arguments += ["--shard-tokens", "300", "--workers", "1"]
+    assert prepare_in_pieces(arguments, documents.PIECE_BYTES, 3) == 9
+    assert prepare.main(arguments) == 0
+    assert "unlearned=5 " in capsys.readouterr().out
+    index = json.loads((out / "index.json").read_text())
+    assert (index["documents"], index["unlearned"]) == (40, 5)
+    written(path, [empty] * 3)
+    assert prepare.main(arguments) == 2
+    assert "none of the 3 record(s) has" in capsys.readouterr().err

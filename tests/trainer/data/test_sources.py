@@ -30,6 +30,7 @@ from trainer.data import documents
 from trainer.data.documents import Piece, Segment, plan, units
 from trainer.data.sources import Source, find
 from trainer.data.text_field import TextField
+from trainer.errors import UserError
 
 TEXTS = [
     f"Document {number} says: light is not similar, {'very ' * (number % 7)}homogeneal.\n\nTwice."
@@ -330,3 +331,20 @@ def test_a_line_number_in_a_later_range_counts_from_the_beginning(
     arguments = ["--input", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "out"), "--workers", "1"]
     assert prepare.main([*arguments, "--tokenizer", str(tokenizer)]) == 2
     assert "a.jsonl, line 51: not JSON" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["page", "a.txt", "a.jsonl", "a.parquet", "folder/b.md"])
+@pytest.mark.parametrize(
+    "begin", ["<!DOCTYPE html>", "\ufeff \n<html lang=en>", '<?xml version="1.0"?><!-- a --- b -->\n<!doctype HTML x>']
+)
+def test_a_web_page_in_place_of_data_is_refused_and_text_with_tags_is_not(
+    tmp_path: Path, web: str, begin: str, name: str
+) -> None:
+    (file := tmp_path / "web" / name).parent.mkdir(exist_ok=True)
+    file.write_text(f"{begin}<title>Sign in</title>" + "x" * 99999)
+    with pytest.raises(UserError, match=r"answers with a web page.*give the address of the file"):
+        find([f"{web}/folder/" if "/" in name else f"{web}/{name}"])
+    assert find([str(file)])  # a person saved it
+    for text in ("<!-- a licence -->\n<p align=center>Read me", "<htmlx>", "# <html>", "<!--" * 5000):
+        file.write_bytes(text.encode())
+        assert find([f"{web}/{name}"])
