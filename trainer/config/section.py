@@ -170,7 +170,7 @@ def named(section: type[Section], given: Any, problems: Problems, path: tuple[st
             found[names[key]] = named(inner, value, problems, inner_path)
         else:
             try:
-                found[names[key]] = _fitted(value, _kinds(section.model_fields[names[key]].annotation))
+                found[names[key]] = _filled(value, section.model_fields[names[key]])
             except ValueError as error:
                 text, *below = error.args
                 problems.add((*inner_path, *below), text)
@@ -185,6 +185,26 @@ def _kinds(annotation: Any) -> set[Any]:
     if get_origin(annotation) is Annotated:
         return _kinds(inner[0])
     return set().union(*map(_kinds, inner)) if inner else {annotation} - {None, type(None), Ellipsis}
+
+
+class Free:
+    """Marks text that may be blank, or whose own check says so."""
+
+
+def _filled(value: Any, field: FieldInfo) -> Any:
+    """A value as its key wants it. Raises ValueError for blank text, unless the key's default is none either."""
+    fitted = _fitted(value, _kinds(field.annotation))
+    for at, text in enumerate(fitted) if isinstance(fitted, list) else [("", fitted)]:
+        if (
+            isinstance(text, str)
+            and not text.strip()
+            and (text or field.default != "")
+            and not any(isinstance(mark, Free) for mark in field.metadata)
+        ):
+            where = [] if at == "" else [str(at)]
+            hint = "give a value" if where or field.is_required() else "give a value, or remove the key"
+            raise ValueError(f"is {'blank' if text else 'empty'}; {hint}", *where)
+    return fitted
 
 
 def _fitted(value: Any, kinds: set[Any]) -> Any:
@@ -281,4 +301,4 @@ def _described(section: type[Section], detail: ErrorDetails, problems: Problems)
 
 
 def _is_secret(section: type[Section]) -> bool:
-    return any(SecretStr in (field.annotation, *get_args(field.annotation)) for field in section.model_fields.values())
+    return any(SecretStr in _kinds(field.annotation) for field in section.model_fields.values())
