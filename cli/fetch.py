@@ -16,12 +16,12 @@ from typing import Annotated, Any
 import typer
 
 from cli import CommandError, last_line
-from cli.progress import Bar, counted
+from cli.progress import Bar
 from cli.reach import SCRATCH, Pod, transfer
 from cli.target import Kubeconfig, RunningStack, target_of
 from cli.transfer import Volume, get
 from trainer.contract import MANIFEST, checkpoint_step
-from trainer.plain import plain
+from trainer.plain import counted, plain
 from workloads.layout import is_on_hub, run_folder
 
 HOME = Path("runs")

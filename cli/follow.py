@@ -31,10 +31,10 @@ from cli.cluster import (
     why_waiting,
 )
 from cli.logs import lines
-from cli.progress import LONGEST, Board, counted, figures, time_to_go
+from cli.progress import LONGEST, Board, figures, time_to_go
 from cli.target import Kubeconfig, RunningStack, Target, is_local, target_of
 from trainer.contract import EXIT_DONE, EXIT_FATAL
-from trainer.plain import plain
+from trainer.plain import counted, plain
 from workloads.layout import DATA
 from workloads.scheduling import waiting
 

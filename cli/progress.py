@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from trainer.plain import plain
+from trainer.plain import counted, plain
 
 #: Seconds between two lines without a terminal to redraw.
 PLAIN_SECONDS = 15.0
@@ -211,11 +211,6 @@ def time_to_go(seconds: float) -> str:
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """`1 file`, `2 files`."""
-    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
 class Bar:

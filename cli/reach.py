@@ -28,11 +28,13 @@ from cli.programs import find, find_rsync
 from cli.progress import Bar
 from cli.target import Target
 from cli.transfer import Volume
+from trainer.config import addresses
 from workloads.layout import VOLUME_ACCESS
 
 PROGRAM = Path(__file__).with_name("volume_program.py")
-THERE = "/tmp/volume_program.py"
-"""Where the pod has it."""
+PARTS = (PROGRAM, Path(addresses.__file__))
+"""The program and what it imports; the pod has them side by side."""
+THERE = f"/tmp/{PROGRAM.name}"
 #: Where commands in the pod leave files to fetch, outside the volume.
 SCRATCH = "/tmp/made"
 #: Label of our pods, by which the next command removes those that ended.
@@ -139,8 +141,9 @@ def _from(template: dict[str, Any], name: str) -> Any:
     """A pod from the template that holds our program, and waits for its commands."""
     labels = {**template["metadata"]["labels"], LABEL: "true"}
     spec = template["spec"]
-    start = f'printf %s "$1" > {THERE} && exec python3 {THERE} wait'
-    spec["containers"][0]["args"] = ["sh", "-c", start, "sh", PROGRAM.read_text("utf-8")]
+    write = [f'printf %s "${at}" > /tmp/{part.name}' for at, part in enumerate(PARTS, 1)]
+    start = " && ".join([*write, f"exec python3 {THERE} wait"])
+    spec["containers"][0]["args"] = ["sh", "-c", start, "sh", *(part.read_text("utf-8") for part in PARTS)]
     return {"metadata": {"name": name, "labels": labels}, "spec": spec}
 
 

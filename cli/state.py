@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cli.cluster import ending, ends, index, moment, record_of, why_waiting
-from cli.progress import counted, figures, parse_logfmt
+from cli.progress import figures, parse_logfmt
 from trainer.contract import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
+from trainer.plain import counted
 
 MEANING = {
     EXIT_DONE: "the training is done",

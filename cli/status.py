@@ -16,11 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.cluster import TrainingJob, record, silence, started
-from cli.progress import counted, time_to_go, validation_text
+from cli.progress import time_to_go, validation_text
 from cli.state import State, state
 from cli.target import Kubeconfig, RunningStack, Target, target_of
 from trainer.contract import STATUS
-from trainer.plain import plain
+from trainer.plain import counted, plain
 from workloads.layout import DATA
 
 INCIDENTS = 12

@@ -1,8 +1,8 @@
 """The program of the pod on the shared volume that `trainyard upload` and `trainyard fetch` use.
 
-The command sends this file along as the pod's program, so both ends have the same version whatever image the stack
-has. It needs only Python, rsync and, for buckets, the fsspec of the trainer's image. Others write on the volume: every
-folder is opened without following a link, and only regular files are read and written.
+The command sends this file and trainer/config/addresses.py along as the pod's program, so both ends have the same
+version whatever image the stack has. It needs only Python, rsync and, for buckets, fsspec. Others write on the volume:
+every folder is opened without following a link, and only regular files are read and written.
 
     wait                           until nothing has run in the pod for 15 minutes
     list FOLDER                    one JSON line for each file, and a last one that says that these were all
@@ -34,8 +34,6 @@ from urllib.parse import urlsplit
 
 PIECE = 4 << 20
 """Bytes that are read from a bucket at once, and that an interruption costs at most."""
-ANONYMOUS = {"s3": [{"anon": True}], "gs": [{"token": "anon"}]}
-"""Options for a public bucket: without them, a pod without credentials fails before its first request."""
 COPIED = ".copied"
 """A note in a copied folder: the version of each file. Its hidden name keeps it out of data sets."""
 WRITING = "writing"
@@ -252,21 +250,23 @@ def _opened(name: str, mode: str, folder: int) -> BinaryIO:
 
 
 def _found(source: str) -> tuple[Any, str, list[dict[str, Any]]]:
-    """File system, path and files of a source, with the pod's credentials, else anonymously. Raises RefusedError."""
-    import fsspec
+    """File system, path and files of a source, as the dataset Job would find it. Raises RefusedError."""
+    if __name__ == "__main__":
+        from addresses import reach  # sent along (cli/reach.py) # pyright: ignore[reportMissingImports]
+    else:
+        from trainer.config.addresses import reach
 
-    first: Exception | None = None
-    for options in ({}, *ANONYMOUS.get(urlsplit(source).scheme, ())):
-        try:
-            system, root = fsspec.core.url_to_fs(source, **options)
-            info = system.info(root)
-            return system, root, [info] if info["type"] == "file" else list(system.find(root, detail=True).values())
-        except FileNotFoundError:
-            raise RefusedError(f"{source}: does not exist, or this cluster may not read it; check both") from None
-        except Exception as error:  # each storage has exceptions of its own
-            first = first or error
-    told = " ".join(f"{type(first).__name__}: {first}".split())[:200]
-    raise RefusedError(f"{source}: cannot be read ({told}); check the name and the access")
+    def look(system: Any, root: str) -> tuple[Any, str, list[dict[str, Any]]]:
+        info = system.info(root)
+        return system, root, [info] if info["type"] == "file" else list(system.find(root, detail=True).values())
+
+    try:
+        return reach(source, look)
+    except FileNotFoundError:
+        raise RefusedError(f"{source}: does not exist, or this cluster may not read it; check both") from None
+    except Exception as error:  # each storage has exceptions of its own
+        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise RefusedError(f"{source}: cannot be read ({told}); check the name and the access") from None
 
 
 def _below(name: str, root: str) -> str:

@@ -25,6 +25,7 @@ from infra.sections import (
 from infra.stackfiles import for_stack
 from trainer.config.schema import Config as TrainingConfig
 from trainer.config.section import Section
+from trainer.plain import counted
 
 _Section = TypeVar("_Section", bound=Section)
 
@@ -108,7 +109,7 @@ class ConfigError(ValueError):
 
     def __init__(self, stack: str, problems: list[str]):
         self.problems = problems = [for_stack(problem, stack) for problem in problems]
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        count = counted(len(problems), "problem")
         super().__init__("\n  ".join([f"invalid configuration of stack {stack} ({count})", *problems]))
 
 

@@ -142,7 +142,7 @@ def image_settings(config: StackConfig, stack: str) -> ImageConfig:
             stack,
             [
                 f"image.registry: missing, and context '{context}' offers none; set a registry that this "
-                "machine pushes to and the cluster pulls from: `pulumi config set --path image.registry localhost:5001`"
+                "machine pushes to and the cluster pulls from: `pulumi config set --path image.registry ghcr.io/YOU`"
             ],
         )
     if registry and is_docker_hub(registry) and not re.fullmatch(r"[^/]+/[^/]+", registry):

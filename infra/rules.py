@@ -19,6 +19,7 @@ from infra.config import Rule, StackConfig
 from infra.machine import allocatable, for_pods, nearest
 from infra.sections import NodesConfig
 from infra.stackfiles import TOKEN
+from trainer.plain import counted
 
 
 def _cluster_kind(config: StackConfig) -> Iterator[str]:
@@ -46,7 +47,8 @@ def _worker_range(config: StackConfig) -> Iterator[str]:
     if workers.min > workers.count:
         yield f"workers.min: {workers.min} is more than workers.count; allowed: 1 to {workers.count}"
     if workers.gpus and workers.gpus != workers.processes:
-        yield f"workers.processes: {workers.processes} for {workers.gpus} GPUs; allowed: {workers.gpus}, one per GPU"
+        gpus = counted(workers.gpus, "GPU")
+        yield f"workers.processes: {workers.processes} for {gpus}; allowed: {workers.gpus}, one per GPU"
 
 
 #: Variables that the pods get from Kubernetes itself or from the stack's Secret.
@@ -89,7 +91,8 @@ def _pods_fit_nodes(config: StackConfig) -> Iterator[str]:
     pods = workers.count + workers.spares
     if pods > nodes.max:
         spare = f" and workers.spares {workers.spares}" if workers.spares else ""
-        yield f"nodes.max: {nodes.max} nodes for workers.count {workers.count}{spare}; allowed: {pods} or more"
+        most = counted(nodes.max, "node")
+        yield f"nodes.max: {most} for workers.count {workers.count}{spare}; allowed: {pods} or more"
 
 
 def _pod_fits_node(config: StackConfig) -> Iterator[str]:

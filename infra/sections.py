@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
 from trainer.config.addresses import address
 from trainer.config.paths import expanded
-from trainer.config.section import Section
+from trainer.config.section import Free, Section
 
 #: Where pods mount the shared volume; they see no other files of the user.
 DATA = "/data"
@@ -48,7 +48,8 @@ def _node_labels(labels: dict[str, str]) -> dict[str, str]:
 Cores = Annotated[float, Field(ge=0.001, le=4096)]
 """Kubernetes counts thousandths."""
 Gib = Annotated[float, Field(ge=0.1, le=65_536)]
-Hours = Annotated[float, Field(gt=0, le=24 * 365)]
+Hours = Annotated[float, Field(ge=0.01, le=24 * 365)]
+"""Kubernetes and the clouds count seconds; the least is 36, of which none rounds to 0."""
 Minutes = Annotated[int, Field(ge=1, le=7 * 24 * 60)]
 
 
@@ -236,7 +237,9 @@ class DatasetConfig(Section):
     name: Name = ""
     """Folder under /data/datasets on the shared volume. Default: the first input and a hash of all that determines the
     data, so that another text, tokenizer or task gets another folder."""
-    input: tuple[Annotated[str, AfterValidator(address)], ...] = Field(default=("sample",), min_length=1)
+    input: Annotated[tuple[Annotated[str, AfterValidator(address)], ...], Free()] = Field(
+        default=("sample",), min_length=1
+    )
     """Text, or with task finetune conversations: files or folders on the shared volume; `sample`, Newton's Opticks,
     which the image carries; `hf:NAME` for a data set of the Hugging Face hub; https://, gs:// or s3:// addresses. The
     stack gets read access to the gs:// buckets named here with kind gke, to the s3:// buckets with kind eks."""
@@ -248,7 +251,7 @@ class DatasetConfig(Section):
     documents: Literal["file", "lines", "blank-lines", "end-of-text"] = "file"
     """How a text file is split into documents: not at all, at each line, at blank lines, or at lines of
     <|endoftext|>."""
-    validation_fraction: float = Field(default=0.05, gt=0, lt=0.5)
+    validation_fraction: float = Field(default=0.05, ge=1e-6, lt=0.5)
     """Share of the text that is held out for the validation loss."""
     timeout_minutes: Minutes = 60
     """How long the text may take to be fetched and tokenised: then the Job ends, and `pulumi up` says so."""
@@ -300,18 +303,26 @@ class CheckConfig(Section):
 
 
 def _login(given: SecretStr) -> SecretStr:
-    user, _, token = given.get_secret_value().partition(":")
-    if not (user and token):
+    if not re.fullmatch(r"[!-~]+:[!-~]+", given.get_secret_value()):
         raise ValueError("not of the form USER:TOKEN, where TOKEN may read the registry")
     return given
+
+
+def _token(given: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[!-~]+", given.get_secret_value()):
+        raise ValueError("has a space, a line end or a letter outside ASCII in it, as no token has; give it alone")
+    return given
+
+
+Token = Annotated[SecretStr, AfterValidator(_token)]
 
 
 class SecretsConfig(Section):
     """Set with `pulumi config set --secret --path secrets.KEY VALUE`."""
 
-    hugging_face_token: SecretStr | None = None
+    hugging_face_token: Token | None = None
     """Token for the Hugging Face hub, for gated models and data sets."""
-    wandb_api_key: SecretStr | None = None
+    wandb_api_key: Token | None = None
     """Key for Weights & Biases."""
     image_pull: Annotated[SecretStr, AfterValidator(_login)] | None = None
     """USER:TOKEN with which nodes pull from a private `image.registry`, or a private `image.ref`: a new package of

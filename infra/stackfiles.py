@@ -85,7 +85,7 @@ TOKEN = re.compile(
 
 def plain_tokens(values: Any, stack: str, path: str = "") -> Iterator[str]:
     """A line for each value that holds a token and is not encrypted; `values` are as in a stack file."""
-    if encrypted(values) or values is None:
+    if encrypted(values) or values is None or not str(values).strip():
         return
     if isinstance(values, (dict, list)):
         inner = values.items() if isinstance(values, dict) else enumerate(values)

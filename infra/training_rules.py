@@ -12,6 +12,7 @@ from infra.sections import DATA
 from trainer.config import memory
 from trainer.config.addresses import on_volume
 from trainer.config.schema import Config
+from trainer.plain import counted
 
 
 def _training(config: StackConfig) -> Iterator[str]:
@@ -177,8 +178,8 @@ def _work_for_all(config: StackConfig) -> Iterator[str]:
     processes = workers.count * workers.processes
     if 0 < micro_batches < processes:
         yield (
-            f"training.microBatch: a step has {micro_batches} micro-batches for {processes} processes, some would "
-            f"idle; lower microBatch or raise tokensPerStep"
+            f"training.microBatch: a step has {counted(micro_batches, 'micro-batch', 'micro-batches')} for {processes} "
+            f"processes, some would idle; lower microBatch or raise tokensPerStep"
         )
 
 

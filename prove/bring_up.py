@@ -17,6 +17,7 @@ from infra.doctor.finding import summary
 from prove.engine import Cannot
 from prove.subject import Subject
 from review.recording import record
+from trainer.plain import counted
 
 FALL = 1.5
 """Nats that the loss must fall below a uniform guess among all tokens. Token frequencies alone bring 3 with GPT-2's
@@ -30,7 +31,7 @@ def doctor(subject: Subject) -> str:
     # Advice names the user's stack, whose settings also hold for its proof.
     expect(not problems, "; ".join(problems).replace(f"--stack {subject.stack.name}", f"--stack {subject.name}"))
     doubts = [f"{each.subject}: {each.text}" for each in found if each.level != "ok"]
-    return "; ".join([f"{len(found)} checks, {summary(found)}", *doubts])
+    return "; ".join([f"{counted(len(found), 'check')}, {summary(found)}", *doubts])
 
 
 def up(subject: Subject) -> str:
@@ -50,8 +51,8 @@ def up(subject: Subject) -> str:
     state.notes["pulumi"] = stack.done(["pulumi", "version"]).strip().splitlines()[-1]
     resources = len(stack.resources())
     return (
-        f"{resources} resources in {minutes:.1f} min; by bench.graph the longest chain takes {span:.1f} min where the "
-        "image is rebuilt, without the waits for data and nodes"
+        f"{counted(resources, 'resource')} in {minutes:.1f} min; by bench.graph the longest chain takes "
+        f"{span:.1f} min where the image is rebuilt, without the waits for data and nodes"
     )
 
 
@@ -67,7 +68,7 @@ def nodes_from_zero(subject: Subject) -> str:
     ]
     early = [node["metadata"]["name"] for node in nodes if _time(node["metadata"]["creationTimestamp"]) < first]
     expect(not early, f"{', '.join(early)} existed before the first pod asked for a node")
-    return f"{len(nodes)} nodes came after the first pod that asked: {', '.join(late)}"
+    return f"{counted(len(nodes), 'node')} came after the first pod that asked: {', '.join(late)}"
 
 
 def accelerators(subject: Subject) -> str:
@@ -92,8 +93,8 @@ def exchange(subject: Subject) -> str:
     nodes = len({node["node"] for node in found["nodes"]})
     measured, should = found["bus_gigabytes_per_second"], found.get("expected_bus_gigabytes_per_second")
     told = (
-        f"{measured:g} GB/s on the bus ({found['backend']}, {found['processes']} processes, {found['megabytes']} MB, "
-        f"right sum); shared volume {found['storage_megabytes_per_second']:g} MB/s"
+        f"{measured:g} GB/s on the bus ({found['backend']}, {counted(found['processes'], 'process', 'processes')}, "
+        f"{found['megabytes']} MB, right sum); shared volume {found['storage_megabytes_per_second']:g} MB/s"
     )
     if nodes < 2:
         raise Cannot(f"the pods are on one node, so nothing crossed between nodes; in it: {told}")
@@ -118,7 +119,7 @@ def training(subject: Subject) -> str:
     speed = last.figures.get("tokens_per_second")
     return (
         f"loss {first.figures.get('loss', guess):.2f} at step {first.figures['step']}, {last.figures['loss']:.2f} at "
-        f"step {last.figures['step']} (untrained: {guess:.2f}), {subject.workers} workers"
+        f"step {last.figures['step']} (untrained: {guess:.2f}), {counted(subject.workers, 'worker')}"
         + (f", {speed:,.0f} tokens/s" if speed else "")
     )
 

@@ -17,12 +17,13 @@ from prove.faults import proof_of, uncordon
 from prove.subject import Subject
 from prove.volume import OWN
 from review.recording import record
+from trainer.plain import counted
 from workloads.layout import DATA, dataset_folder, run_folder
 
 
 def no_changes(subject: Subject) -> str:
     subject.stack.pulumi_done("preview", "--expect-no-changes")
-    return f"pulumi preview --expect-no-changes: {len(subject.stack.resources())} resources as they are declared"
+    return f"pulumi preview --expect-no-changes: {counted(len(subject.stack.resources()), 'resource')} as declared"
 
 
 def destroy(subject: Subject) -> str:
@@ -40,7 +41,7 @@ def destroy(subject: Subject) -> str:
     state.billed_to = time.time()
     stack.pulumi_done("stack", "rm", "--yes")
     minutes = (time.monotonic() - clock) / 60
-    return f"{count} resources in {minutes:.1f} min; longest chain of the graph {span:.1f} min{doubt}"
+    return f"{counted(count, 'resource')} in {minutes:.1f} min; longest chain of the graph {span:.1f} min{doubt}"
 
 
 def _tidy(subject: Subject) -> str:

@@ -14,6 +14,7 @@ from infra.clouds import Proof, cloud_of
 from infra.config import StackConfig
 from prove.engine import Cannot
 from prove.subject import Subject
+from trainer.plain import counted
 from workloads.nfs import NAME as NFS_SERVER
 
 PATIENCE = 1800
@@ -44,7 +45,7 @@ def node_lost(subject: Subject) -> str:
                 _delete(subject, pod)
             # On the only node the new pods wait; else they run on another.
             where = subject.until(lambda: _elsewhere_or_waiting(subject, name, len(pods)), 300, "new pods")
-        return f"{name} cordoned, its {len(victims)} workers killed: their successors {where}"
+        return f"{name} cordoned, its {counted(len(victims), 'worker')} killed: their successors {where}"
 
     return _broken(subject, delete)
 
@@ -110,7 +111,7 @@ def resize(subject: Subject) -> str:
         now, clock = subject.training(), time.monotonic()
         subject.up(workers={"count": wanted})
         found = subject.steps_on(wanted, PATIENCE, _other_round(now))
-        told.append(f"{before} to {wanted} workers, training after {time.monotonic() - clock:.0f} s")
+        told.append(f"{before} to {counted(wanted, 'worker')}, training after {time.monotonic() - clock:.0f} s")
         expect(found.job == now.job, f"the Job was replaced: {now.job} became {found.job}")
     return "; ".join([*told, "the same Job all the time"])
 
@@ -131,9 +132,9 @@ def _broken(subject: Subject, fault: Callable[[list[dict[str, Any]]], str]) -> s
     found = subject.steps_on(len(pods), PATIENCE, anew)
     expect(replaced(), "the pod that was to go is still there")
     return (
-        f"{what}; {len(pods)} workers made steps again after {time.monotonic() - clock:.0f} s, in round {found.round} "
-        f"(before: {before.round}), step {before.figures['step']} before, checkpoint {before.checkpoint}, step "
-        f"{found.figures['step']} after"
+        f"{what}; {counted(len(pods), 'worker')} made steps again after {time.monotonic() - clock:.0f} s, in round "
+        f"{found.round} (before: {before.round}), step {before.figures['step']} before, "
+        f"checkpoint {before.checkpoint}, step {found.figures['step']} after"
     )
 
 

@@ -102,7 +102,7 @@ def facts(config: StackConfig, state: State) -> dict[str, str]:
         "date": state.begun,
         "commit": state.notes.get("commit", ""),
         "cluster": f"{where}, Kubernetes {state.notes.get('kubernetes', 'not asked')}",
-        "workers": f"{config.workers.count} of {config.workers.cpu:g} CPUs, {config.workers.gpus} accelerators each",
+        "workers": f"{config.workers.count} of {config.workers.cpu:g} CPU, accelerators in each: {config.workers.gpus}",
         "training": f"model {model.size or model.name}, engine {config.training.engine.name}",
         "run from": f"{describe('pulumi', 'pulumi-kubernetes', 'kubernetes')}; Pulumi {state.notes.get('pulumi', '?')}",
         "machine's load": state.notes.get("load", ""),

@@ -17,7 +17,6 @@ from kubernetes import client
 
 from chaos.row import Expected, until
 from cli.cluster import JOB, as_json, connect, workers
-from cli.progress import counted
 from cli.state import State as Training
 from cli.status import read
 from cli.target import PROOF, Target, target_of
@@ -26,6 +25,7 @@ from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from prove.engine import State, check_limit
 from prove.stack import Proved
+from trainer.plain import counted
 
 MAX_HOURS = 6
 """Limit of a proof's training, in case the proof dies: three times what a proof takes."""
@@ -123,7 +123,7 @@ class Subject:
                 first[:] = [found]
             return found if found.figures["step"] > first[0].figures["step"] else None
 
-        return self.until(trains, seconds, f"steps of {workers} workers in a new round")
+        return self.until(trains, seconds, f"steps of {counted(workers, 'worker')} in a new round")
 
 
 def hourly(config: StackConfig) -> float:

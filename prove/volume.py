@@ -17,6 +17,7 @@ from prove.engine import Cannot
 from prove.stack import PYTHON
 from prove.subject import Subject
 from trainer.contract import DONE
+from trainer.plain import counted
 from workloads.layout import DATA
 
 VISIBLE_SECONDS = 90
@@ -93,7 +94,8 @@ def own_data(subject: Subject) -> str:
         training={"steps": steps, "evaluation": {"every": steps, "batches": 4}},
     )
     subject.stack.tool("follow")
-    return f"{len(list(source.iterdir()))} files uploaded, tokenised in the cluster, {steps} steps on them"
+    files = counted(len(list(source.iterdir())), "file")
+    return f"{files} uploaded, tokenised in the cluster, {counted(steps, 'step')} on them"
 
 
 def model_out(subject: Subject) -> str:

@@ -20,3 +20,8 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 def plain(text: object) -> str:
     """The text without escape sequences and control characters; tabs and line feeds stay."""
     return _SURROGATES.sub("\ufffd", _CONTROLS.sub("", _SEQUENCES.sub("", str(text))))
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 file`, `2 files`."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"

@@ -10,6 +10,8 @@ from typing import Any
 
 import pulumi
 
+from trainer.plain import counted
+
 #: Words of kube-scheduler (v1.34, pkg/scheduler/framework/plugins) -> what makes the pods fit.
 REMEDIES = {
     "Insufficient cpu": "lower workers.cpu or workers.count",
@@ -48,7 +50,7 @@ def waiting(pods: Iterable[dict[str, Any]]) -> str:
     messages = [text for pod in pods if not pod["metadata"].get("deletionTimestamp") and (text := unscheduled(pod))]
     if not messages:
         return ""
-    who = "1 worker waits" if len(messages) == 1 else f"{len(messages)} workers wait"
+    who = counted(len(messages), "worker waits", "workers wait")
     return f"{who} for a node: {with_remedy(messages[0])}"
 
 

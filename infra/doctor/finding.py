@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, ParamSpec
 
-from trainer.plain import plain
+from trainer.plain import counted, plain
 
 _Given = ParamSpec("_Given")
 
@@ -86,7 +86,7 @@ def summary(findings: Iterable[Finding]) -> str:
         "warning": (levels.count("warning"), "warning", "warnings"),
         "unchecked": (levels.count("unchecked"), "not checked", "not checked"),
     }
-    parts = [f"{number} {one if number == 1 else many}" for number, one, many in counts.values() if number]
+    parts = [counted(*each) for each in counts.values() if each[0]]
     return ", ".join(parts) or "nothing stands in the way"
 
 

@@ -16,7 +16,7 @@ import pulumi_aws as aws
 
 from infra import buildah
 from infra.config import ConfigError, StackConfig
-from infra.eks.addons import EFS, NAMES
+from infra.eks.addons import CHOSEN_FOR, DISTURBING, NAMES
 from infra.eks.machines import by_zone, regions, zones_date
 from infra.eks.section import KEEP_RELEASES, EksConfig
 from infra.sections import NodesConfig
@@ -28,9 +28,6 @@ PARAMETERS = {
     image: f"/aws/service/eks/optimized-ami/{{version}}/amazon-linux-2023/x86_64/{kind}/recommended/release_version"
     for image, kind in ((IMAGE, "standard"), (GPU_IMAGE, "nvidia"))
 }
-#: Add-ons whose restart disturbs pods: a volume of the EFS driver stands still while its pod on the node, through which
-#: it is mounted, is replaced. They move when the nodes do, at a new version of Kubernetes.
-DISTURBING = (EFS,)
 #: AWS's device plugin of Elastic Fabric Adapters. Nobody publishes its digests, and the registry of EKS's own images
 #: tells them to no other account (aws/containers-roadmap issue 743); the public one tells everybody.
 EFA_PLUGIN = "public.ecr.aws/eks/aws-efa-k8s-device-plugin:v0.5.20"
@@ -89,13 +86,23 @@ def addon_versions(config: StackConfig, provider: aws.Provider) -> dict[str, str
     if os.environ.get(KEEP_RELEASES):
         return {}
 
+    def moves(name: str) -> bool:
+        """Whether the add-on was chosen for another version: not the cluster's, which EKS or an `up` that broke in
+        between may have raised already."""
+        try:
+            there = aws.eks.get_addon(cluster_name=config.name, addon_name=name, opts=how)
+        except Exception as reason:
+            if "couldn't find resource" in str(reason) or "ResourceNotFound" in str(reason):
+                return False  # EKS chooses for a new one
+            raise
+        return there.tags.get(CHOSEN_FOR) != eks.version
+
     def question() -> dict[str, str]:
         living = config.name in aws.eks.get_clusters(opts=how).names
-        grows = living and aws.eks.get_cluster(name=config.name, opts=how).version != eks.version
         return {
             name: aws.eks.get_addon_version(addon_name=name, kubernetes_version=eks.version, opts=how).version
             for name in NAMES
-            if grows or name not in DISTURBING
+            if name not in DISTURBING or (living and moves(name))
         }
 
     return _ask(f"for the add-ons' versions for {eks.version}; they keep theirs", question) or {}

@@ -66,9 +66,7 @@ def _notes(config: StackConfig) -> list[str]:
     if nodes.fallback == "on_demand":
         each = prices.machine(eks.region, nodes.machine_type)
         full = "at no known price" if each is None else f"for {nodes.max * each:.2f} USD an hour"
-        notes.append(
-            f"nodes.fallback: where there is no Spot machine, all {nodes.max} workers come on demand {full} instead."
-        )
+        notes.append(f"nodes.fallback: where there is no Spot machine, all workers come on demand {full} instead.")
     if nodes.alternatives:
         notes.append(f"All workers are counted as {nodes.machine_type}; the alternatives cost more.")
     if config.storage.throughput == "elastic":

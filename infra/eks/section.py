@@ -13,16 +13,20 @@ from infra.needs import load
 from trainer.config.section import Section
 
 
-def _network(text: str) -> str:
-    try:
-        return str(ipaddress.IPv4Network(text))
-    except ValueError as error:
-        raise ValueError(f"'{text}' is no IPv4 range ({error}); give one such as 203.0.113.7/32") from None
+def _range(hint: str) -> AfterValidator:
+    """An IPv4 range in its one spelling; `hint` says which to give."""
+
+    def check(text: str) -> str:
+        try:
+            return str(ipaddress.IPv4Network(text))
+        except ValueError as error:
+            raise ValueError(f"'{text}' is no IPv4 range ({error}); give {hint}") from None
+
+    return AfterValidator(check)
 
 
-Cidr = Annotated[str, AfterValidator(_network)]
-
-
+Caller = Annotated[str, _range("this machine's public address (`curl https://checkip.amazonaws.com`) with /32")]
+Network = Annotated[str, _range("one such as 10.0.0.0/16")]
 Identity = Annotated[str, StringConstraints(pattern=r"^arn:aws:iam::\d{12}:(role|user)/\S+$")]
 
 
@@ -52,7 +56,7 @@ class EksConfig(Section):
     """Ids of one to six zones for the workers, the preferred first (use2-az1; letters mean another zone in each
     account). A zone that does not offer the machines gets no nodes. Zones can be added and removed at any time.
     Default: the first four of the region that offer `nodes.machineType`."""
-    api_allowed_cidrs: tuple[Cidr, ...] = ()
+    api_allowed_cidrs: tuple[Caller, ...] = ()
     """IPv4 ranges that may reach the cluster's API, such as the address of this machine with /32. Required: nothing
     else gets in, and the machine that runs Pulumi must."""
     admins: tuple[Identity, ...] = ()
@@ -84,7 +88,7 @@ class EksConfig(Section):
     accelerators."""
     system_nodes: int = Field(default=3, ge=1, le=10)
     """Maximum number of nodes of the system group; one runs at rest."""
-    vpc_cidr: Cidr = "10.0.0.0/16"
+    vpc_cidr: Network = "10.0.0.0/16"
     """Address range of the stack's network, /16 to /20; each zone gets an eighth."""
     efa_plugin: Annotated[str, StringConstraints(pattern=r"^\S+@sha256:[0-9a-f]{64}$")] | None = None
     """With `nodes.efa`: the device plugin of the adapters, NAME@sha256:DIGEST. Default: the release that trainyard was

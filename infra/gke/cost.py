@@ -74,7 +74,7 @@ def _notes(config: StackConfig) -> list[str]:
     if kinds(config)[-1] == "on_demand" != nodes.consumption:
         full = _nodes("", gke.region, nodes.machine_type, 0, nodes.max, spot=False).at_full
         price = "at a price that is not known" if full is None else f"for {full:.2f} USD an hour"
-        notes.append(f"nodes.fallback: where nothing cheaper is, all {nodes.max} workers come on demand, {price}.")
+        notes.append(f"nodes.fallback: where nothing cheaper is, all workers come on demand, {price}.")
     if len(zones(config)) > 1:
         notes.append("Between zones each GiB costs 0.01 USD: gradients, and what is read from the shared volume.")
     if nodes.consumption == "spot":

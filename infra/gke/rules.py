@@ -129,7 +129,8 @@ def _zones(config: StackConfig) -> Iterator[str]:
     nodes, region = config.section(NodesConfig), config.section(GkeConfig).zone.rsplit("-", 1)[0]
     for zone in nodes.zones:
         if not re.fullmatch(rf"{region}-[a-z]", zone):
-            yield f"nodes.zones: '{zone}' is not a zone of {region}, where gke.zone is; give one such as {region}-a"
+            here = config.section(GkeConfig).zone
+            yield f"nodes.zones: '{zone}' is not a zone of {region}, where gke.zone is; give one such as {here}"
     if len(set(nodes.zones)) != len(nodes.zones):
         yield f"nodes.zones: {', '.join(nodes.zones)} names a zone twice; remove it"
     for key, used in (("compactPlacement", nodes.compact_placement), ("reservation", nodes.reservation)):

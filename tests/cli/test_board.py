@@ -87,9 +87,13 @@ def test_on_a_cloud_it_may_read_the_buckets_that_the_stack_may_read(name: str, b
 
 def test_the_program_of_the_pod_travels_with_the_command(local_stack: Recording) -> None:
     made = reach._from(pod_on_the_volume(local_stack), "volume-access-1")
-    *shell, program = made["spec"]["containers"][0]["args"]
-    compile(program, "program", "exec")
-    # One argument of a process is 128 KiB at most.
-    assert len(program.encode()) < 100_000
-    assert shell[2] == f'printf %s "$1" > {reach.THERE} && exec python3 {reach.THERE} wait'
+    shell = made["spec"]["containers"][0]["args"]
+    for program in shell[4:]:
+        compile(program, "program", "exec")
+        # One argument of a process is 128 KiB at most.
+        assert len(program.encode()) < 100_000
+    assert shell[2].endswith(f" && exec python3 {reach.THERE} wait")
+    for at, part in enumerate(reach.PARTS, 1):
+        assert f'printf %s "${at}" > /tmp/{part.name} && ' in shell[2]
+        assert shell[3 + at] == part.read_text("utf-8")
     assert made["metadata"]["labels"][reach.LABEL] == "true"

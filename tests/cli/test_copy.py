@@ -175,3 +175,10 @@ def test_a_copy_writes_nowhere_but_into_its_folder(
     assert not refused or ("link" in refused and "remove it" in refused)
     assert refused or (inside / "a" / "text.bin").read_bytes() == (source / "a" / "text.bin").read_bytes()
     assert tree(elsewhere) == before
+
+
+def test_the_pods_program_reads_addresses_with_the_dataset_jobs_own_reader() -> None:
+    """Each attempt and its order is `reach`'s: no second list of ways to a public bucket."""
+    text = PROGRAM.read_text("utf-8")
+    assert "reach(source, look)" in text
+    assert not [word for word in ("anon", "url_to_fs", "fsspec.core") if word in text]

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from cli.progress import Bar
-from cli.reach import PROGRAM
+from cli.reach import PARTS, PROGRAM
 from cli.transfer import TransferError, Volume
 
 MB = 1 << 20
+#: In the pod the program's parts lie side by side.
+BESIDE = {"PYTHONPATH": os.pathsep.join(str(part.parent) for part in PARTS)}
 
 EXEC = """
 import json, os, pathlib, signal, subprocess, sys, threading
@@ -94,7 +96,7 @@ class Wire:
     ):
         notes.mkdir(exist_ok=True)
         self.notes = notes
-        settings = {"break_after": break_after, "kill": kill, "environment": environment}
+        settings = {"break_after": break_after, "kill": kill, "environment": BESIDE | environment}
         (notes / "settings.json").write_text(json.dumps(settings))
         played = (sys.executable, "-c", EXEC, str(notes))
         self.volume = Volume(played, (sys.executable, str(program)))

@@ -51,7 +51,11 @@ def test_who_has_not_the_account_pushes_and_pulls_nothing(image: dict[str, Any],
     assert not registry_has(str(reference), insecure=True)
     for name, accounts in (("none", {}), ("wrong", {REGISTRY: {"auth": "dHJhaW55YXJkOng="}})):
         (tmp_path / f"{name}.json").write_text(json.dumps({"auths": accounts}))
-    for stranger in (f"--authfile={tmp_path}/none.json", f"--authfile={tmp_path}/wrong.json", "--creds=trainyard:wrong"):
+    for stranger in (
+        f"--authfile={tmp_path}/none.json",
+        f"--authfile={tmp_path}/wrong.json",
+        "--creds=trainyard:wrong",
+    ):
         access = ["--tls-verify=false", stranger]
         pushed = ["buildah", "push", *access, image["target"], f"docker://{image['target']}x"]
         for command in (pushed, ["buildah", "pull", "--policy=always", *access, str(reference)]):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import pulumi
 import pytest
@@ -10,22 +12,33 @@ import pytest
 from infra.eks.addons import NAMES
 from review import computed
 from review.recording import Recording, record
-from tests.infra.eks import refuse
+from tests.infra.eks import NoCredentials, refuse
 from tests.infra.recorded import changed, recorded
 
 STACK, EFS = "aws-g4dn", "aws-efs-csi-driver"
 VERSION, CLUSTERS = "aws:eks/getAddonVersion:getAddonVersion", "aws:eks/getClusters:getClusters"
-CLUSTER = "aws:eks/getCluster:getCluster"
+ADDON = "aws:eks/getAddon:getAddon"
 
 
 def versions(found: Recording) -> dict[str, str | None]:
     return {item.name: item.inputs.get("addonVersion") for item in found.resources if item.kind == "Addon"}
 
 
-def lives_with(patch: pytest.MonkeyPatch, version: str) -> None:
-    """AWS has the stack's cluster, with a version of Kubernetes, and another's."""
+class NotThere(NoCredentials):
+    def details(self) -> str:
+        return "reading EKS Add-On (x:aws-efs-csi-driver): couldn't find resource"
+
+
+def lives_with(patch: pytest.MonkeyPatch, version: str | None, there: bool = True) -> None:
+    """AWS has the stack's cluster, whose driver was chosen for a version of Kubernetes, and another's cluster."""
+
+    def driver(given: Mapping[str, Any], _: str) -> dict[str, Any]:
+        if not there:
+            raise NotThere
+        return {"id": "x", **given, "tags": {"kubernetes-version": version} if version else {}}
+
     patch.setitem(computed.ANSWERS, CLUSTERS, lambda *_: {"id": "x", "names": ["theirs", f"trainyard-{STACK}"]})
-    patch.setitem(computed.ANSWERS, CLUSTER, lambda given, _: {"id": "x", "name": given["name"], "version": version})
+    patch.setitem(computed.ANSWERS, ADDON, driver)
 
 
 @pytest.mark.parametrize("wanted", ["1.35", "1.36"])
@@ -36,17 +49,33 @@ def test_every_add_on_is_the_one_that_eks_prefers_for_the_clusters_version(wante
     assert set(found.values()) == {f"v{wanted}.1-eksbuild.1"}
 
 
-@pytest.mark.parametrize(("before", "expected"), [("1.35", "v1.36.1-eksbuild.1"), ("1.36", None)])
+@pytest.mark.parametrize(
+    ("before", "expected"), [("1.35", "v1.36.1-eksbuild.1"), (None, "v1.36.1-eksbuild.1"), ("1.36", None)]
+)
 def test_the_volumes_driver_moves_with_kubernetes_alone(
-    monkeypatch: pytest.MonkeyPatch, before: str, expected: str | None
+    monkeypatch: pytest.MonkeyPatch, before: str | None, expected: str | None
 ) -> None:
     """Its restart stops a node's mounts for a while. At a new version of Kubernetes every node is replaced anyway; at
-    any other `up` a training may run."""
+    any other `up` a training may run.
+
+    The cluster's own version says nothing: EKS may have raised it by itself, or an `up` that broke before the driver.
+    """
     lives_with(monkeypatch, before)
-    assert versions(record(STACK, changed(STACK)))[EFS] == expected
+    found = record(STACK, changed(STACK))
+    assert versions(found)[EFS] == expected
+    driver = found.one("Addon", EFS)
+    assert driver.inputs["tags"] == {"kubernetes-version": "1.36"}
+    assert driver.ignore_changes == (() if expected else ("tags",))
 
 
-@pytest.mark.parametrize("refused", [VERSION, CLUSTERS, CLUSTER])
+def test_a_first_up_that_broke_before_the_driver_leaves_its_version_to_eks(monkeypatch: pytest.MonkeyPatch) -> None:
+    lives_with(monkeypatch, None, there=False)
+    found = versions(record(STACK, changed(STACK)))
+    assert found.pop(EFS) is None
+    assert set(found.values()) == {"v1.36.1-eksbuild.1"}
+
+
+@pytest.mark.parametrize("refused", [VERSION, CLUSTERS, ADDON])
 def test_without_an_answer_add_ons_keep_their_versions_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:

@@ -114,9 +114,7 @@ def test_the_bill_says_what_the_fallback_would_cost() -> None:
     values = changed("gcp-a100", nodes={"consumption": "spot", "fallback": "on_demand", "zones": ["us-central1-b"]})
     bill = cost.estimate(parse(values, "gcp-a100"))
     assert bill
-    assert (
-        "nodes.fallback: where nothing cheaper is, all 2 workers come on demand, for 58.77 USD an hour." in bill.notes
-    )
+    assert "nodes.fallback: where nothing cheaper is, all workers come on demand, for 58.77 USD an hour." in bill.notes
     assert not [note for note in bill.notes if "Between zones" in note]
     values["nodes"]["zones"].append("us-central1-c")
     bill = cost.estimate(parse(values, "gcp-a100"))

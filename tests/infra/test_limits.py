@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from typing import Any, get_args
 
 import pytest
+from pydantic import SecretStr
 
-from infra.clouds import sections
+from infra.clouds import keys, sections
 from infra.config import ConfigError
 from infra.parse import parse
+from infra.stackfiles import plain_tokens
 from tests.infra.recorded import changed
 from trainer.config.schema import Config
-from trainer.config.section import keys_of
+from trainer.config.section import _kinds, keys_of
 
 #: Amounts of work, which nothing but patience limits; the trainer's own, by hand also on machines of the future.
 STACK = {key: section for key, section in sections().items() if section is not Config}
@@ -108,3 +112,52 @@ def test_what_one_key_is_checked_for_its_siblings_are_too(stack: str, values: di
 @pytest.mark.parametrize("cidr", ["10.0.0.0/16", "172.31.0.0/16", "192.168.0.0/20", "10.255.240.0/20"])
 def test_what_the_words_allow_the_code_allows(cidr: str) -> None:
     assert parse(changed("aws-smoke", eks={"vpcCidr": cidr}), "test")
+
+
+#: Keys of text for which "" is the way to write that there is none, and free text.
+NONE_IS_A_VALUE = {key for key, field in keys().items() if field.default == ""} | {"training.evaluation.prompt"}
+TEXTS = {
+    key: field
+    for key, field in keys().items()
+    if _kinds(field.annotation) & {str, SecretStr} and not key.startswith(("workers.environment", "workers.nodeSel"))
+}
+
+
+@pytest.mark.parametrize("key", TEXTS)
+@pytest.mark.parametrize("blank", ["", " ", "\t\n", "\u00a0"])
+def test_text_that_says_nothing_is_refused_in_one_line_unless_nothing_is_a_value_of_its_key(
+    key: str, blank: str
+) -> None:
+    section, *inner, name = key.split(".")
+    listed = "tuple" in str(TEXTS[key].annotation)
+    given: Any = {name: [blank] if listed else blank}
+    for part in reversed(inner):
+        given = {part: given}
+    stack = "aws-smoke" if section == "eks" else "gcp-c3"
+    if key in NONE_IS_A_VALUE and (not blank or key == "training.evaluation.prompt"):
+        with suppress(ConfigError):
+            parse(changed(stack, **{section: given}), "test")
+        return
+    lines = [line for line in problems(changed(stack, **{section: given})) if line.startswith(f"{key}{'.0' * listed}:")]
+    assert lines
+    assert re.search(r"is (blank|empty); give a value(, or remove the key)?$|names nothing; give", lines[0])
+
+
+@pytest.mark.parametrize("token", ["hf_x y", "hf_x\n", " hf_x", "hf_\u00fc", "hf_\x00"])
+@pytest.mark.parametrize("key", ["huggingFaceToken", "wandbApiKey", "imagePull"])
+def test_a_token_that_no_header_carries_is_refused_and_not_shown(key: str, token: str) -> None:
+    given = f"me:{token}" if key == "imagePull" else token
+    (line,) = problems({"cluster": {"context": "x"}, "secrets": {key: given}})
+    assert line.startswith(f"secrets.{key}: ")
+    assert "hf_" not in line
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "\n"])
+def test_a_blank_secret_is_not_called_a_token(blank: str) -> None:
+    assert not list(plain_tokens({"secrets": {"huggingFaceToken": blank}}, "test"))
+    assert list(plain_tokens({"secrets": {"huggingFaceToken": "hf_x"}}, "test"))
+
+
+@pytest.mark.parametrize("key", [key for key, (_, kind) in NUMBERS.items() if key.endswith("hours")])
+def test_the_shortest_time_is_a_second_or_more_where_seconds_are_counted(key: str) -> None:
+    assert round(bounds(NUMBERS[key][0])["ge"] * 3600) >= 1

@@ -172,7 +172,7 @@ def named(section: type[Section], given: Any, problems: Problems, path: tuple[st
         elif inner is not None:
             found[names[key]] = named(inner, value, problems, inner_path)
         else:
-            fitted = _fitted(value, _kinds(section.model_fields[names[key]].annotation), problems, inner_path)
+            fitted = _fitted(value, section.model_fields[names[key]], problems, inner_path)
             if fitted is not _WRONG:
                 found[names[key]] = fitted
     return found
@@ -191,28 +191,44 @@ def _kinds(annotation: Any) -> set[Any]:
 _WRONG = object()
 
 
-def _fitted(value: Any, kinds: set[Any], problems: Problems, path: tuple[str, ...]) -> Any:
+class Free:
+    """Marks text that may be blank, or whose own check says so."""
+
+
+def _fitted(value: Any, field: FieldInfo, problems: Problems, path: tuple[str, ...], within: type | None = None) -> Any:
     """A value as its key wants it: as text what was typed, as a number what people write for one. _WRONG: reported;
     a wrong one of a list or a mapping stays, so that pydantic says what is wrong with the others."""
 
-    def within(at: Any, item: Any) -> Any:
-        fitted = _fitted(item, kinds, problems, inner := (*path, str(at)))
+    def item(at: Any, each: Any, kind: type) -> Any:
+        fitted = _fitted(each, field, problems, inner := (*path, str(at)), kind)
         if fitted is _WRONG:
             problems.inner.add(".".join(inner))
-        return item if fitted is _WRONG else fitted
+        return each if fitted is _WRONG else fitted
 
     if isinstance(value, (list, tuple)):
-        return [within(at, item) for at, item in enumerate(value)]
+        return [item(at, each, list) for at, each in enumerate(value)]
     if isinstance(value, Mapping) and not encrypted(value):
-        return {key: within(key, item) for key, item in value.items()}
+        return {key: item(key, each, dict) for key, each in value.items()}
     try:
-        return _scalar(value, kinds)
+        fitted = _scalar(value, _kinds(field.annotation))
+        if within is not dict:
+            _refuse_blank(fitted, field, within is list)
+        return fitted
     except ValueError as error:
         problems.add(path, str(error))
         return _WRONG
 
 
+def _refuse_blank(text: Any, field: FieldInfo, listed: bool) -> None:
+    """Raises ValueError for blank text, unless the key's default is none either."""
+    free = any(isinstance(mark, Free) for mark in field.metadata) or (text == field.default == "")
+    if isinstance(text, str) and not text.strip() and not free:
+        hint = "give a value" if listed or field.is_required() else "give a value, or remove the key"
+        raise ValueError(f"is {'blank' if text else 'empty'}; {hint}")
+
+
 def _scalar(value: Any, kinds: set[Any]) -> Any:
+    """A value that is neither list nor mapping, as `_fitted`."""
     if encrypted(value):
         if SecretStr in kinds:
             return "encrypted:value"
@@ -294,4 +310,4 @@ def _described(section: type[Section], detail: ErrorDetails, problems: Problems)
 
 
 def _is_secret(section: type[Section]) -> bool:
-    return any(SecretStr in (field.annotation, *get_args(field.annotation)) for field in section.model_fields.values())
+    return any(SecretStr in _kinds(field.annotation) for field in section.model_fields.values())

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from trainer.config.addresses import address
 from trainer.config.paths import expanded
 from trainer.config.presets import PRESETS
-from trainer.config.section import Section
+from trainer.config.section import Free, Section
 from trainer.config.values import shown
 
 
@@ -165,7 +165,7 @@ class Evaluation(Settings):
     """Steps between two evaluations. 0: only before the first step and after the last."""
     batches: Positive = 32
     """Validation micro-batches in each evaluation: the same ones each time."""
-    prompt: str = "The"
+    prompt: Annotated[str, Free()] = "The"
     """Prompt of the text sample in DONE."""
     sample_tokens: Natural = 120
     """Length of that sample. 0: none."""

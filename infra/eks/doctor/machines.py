@@ -11,6 +11,7 @@ from infra.eks.doctor.aws_client import Amazon
 from infra.eks.machines import by_zone, regions
 from infra.eks.section import EksConfig
 from infra.sections import NodesConfig
+from trainer.plain import counted
 
 #: With fewer types than this, AWS's score says only that they are few (EC2 user guide, Spot placement score).
 TYPES_FOR_A_SCORE = 3
@@ -119,7 +120,7 @@ def spot_score(amazon: Amazon, nodes: NodesConfig) -> Iterator[Finding]:
         RegionNames=[amazon.region],
     )
     score = max((item["Score"] for item in answer["SpotPlacementScores"]), default=0)
-    text = f"placement score {score} of 10 for {nodes.max} nodes in {amazon.region} now"
+    text = f"placement score {score} of 10 for {counted(nodes.max, 'node')} in {amazon.region} now"
     if score >= GOOD_SCORE:
         yield ok("spot capacity", text)
     else:

@@ -78,10 +78,11 @@ class AwsResources(Resources):
             return {"locations": [zone for zone, _ in found], "instanceTypes": [name for _, name in found]}
         if token == "aws:eks/getClusters:getClusters":
             return {"id": "x", "names": self.account.call("eks", "list_clusters")["clusters"]}
-        if token == "aws:eks/getCluster:getCluster":
-            # moto changes no version of a cluster: the one that the stack gave it.
-            named = [thing for thing in self._cloud.things().values() if thing.id == given["name"]]
-            return {**named[0].outputs, "id": named[0].id}
+        if token == "aws:eks/getAddon:getAddon":
+            found = [thing for thing in self._cloud.things().values() if given.items() <= thing.inputs.items()]
+            if not found:
+                raise PluginError(f"reading EKS Add-On ({given['addonName']}): couldn't find resource")
+            return {**found[0].outputs, "id": found[0].id}
         return super().answer(token, given)
 
     def _require_machines(self, inputs: dict[str, Any]) -> None:

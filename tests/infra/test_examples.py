@@ -1,0 +1,62 @@
+"""An example in a message or in a key's sentence is one that its own rule takes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from infra.clouds import keys
+from infra.config import ConfigError
+from infra.parse import parse
+from tests.infra.recorded import changed
+from trainer.config.section import _kinds
+
+EXAMPLE = re.compile(r"(?:such as|as in|one as|range as|write) ([^\s,;'()]*[\w/])")
+#: What an example stands for, where it is no value of the key: a pattern, or one of another key's.
+NO_VALUES = {"KEY", "hf:NAME", "gs://BUCKET/FOLDER", "SCHEME://BUCKET"}
+KEYS = [key for key, field in keys().items() if _kinds(field.annotation) & {str, SecretStr}]
+
+
+def stack_of(key: str) -> str:
+    if key in ("workers.tolerations", "workers.nodeSelector", "workers.runtimeClass", "cluster.dns"):
+        return "local"
+    return "aws-smoke" if key.startswith("eks.") else "gcp-c3"
+
+
+def lines(key: str, value: Any) -> list[str]:
+    section, *inner = key.split(".")
+    annotation = str(keys()[key].annotation)
+    given: Any = [value] if "tuple" in annotation else {"x": value} if "dict" in annotation else value
+    for part in reversed(inner):
+        given = {part: given}
+    try:
+        parse(changed(stack_of(key), **{section: given}), "test")
+    except ConfigError as error:
+        return [line for line in error.problems if line.startswith(key)]
+    return []
+
+
+def examples() -> list[tuple[str, str]]:
+    found = set()
+    for key in KEYS:
+        for wrong in ("?! x", "us-east1-b", "10.0.0.1/8", "1.2.3", "gs://"):
+            for line in lines(key, wrong):
+                found |= {(key, example) for example in EXAMPLE.findall(line.partition(": ")[2])}
+    return sorted(pair for pair in found if pair[1] not in NO_VALUES)
+
+
+EXAMPLES = examples()
+
+
+def test_the_examples_were_found() -> None:
+    assert {"eks.vpcCidr", "eks.nodeRelease", "gke.zone", "workers.tolerations", "cluster.dns"} <= {
+        key for key, _ in EXAMPLES
+    }
+
+
+@pytest.mark.parametrize(("key", "example"), EXAMPLES)
+def test_an_example_in_a_message_is_allowed(key: str, example: str) -> None:
+    assert lines(key, example) == []
