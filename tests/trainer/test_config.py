@@ -97,7 +97,6 @@ def test_what_is_required_is_asked_for() -> None:
         (["optimizer.beta2=1"], "must be less than 1"),
         (["--config", "/nowhere.yaml"], "cannot be read"),
         (["engine.name=fsdp", "optimizer.name=muon"], "optimizer.name: muon needs engine.name=ddp"),
-        (["engine.name=fsdp", "communication.sync=diloco"], "communication.sync: diloco needs engine.name=ddp"),
         (["engine.name=fsdp", "adapter.kind=lora"], "engine.name: fsdp trains whole models, not adapters"),
         (["engine.name=fsdp", "task=distillation"], "engine.name: fsdp is not for task distillation"),
         (["engine.name=fsdp", "compile=true"], "compile: true is not possible with engine.name=fsdp"),

@@ -243,7 +243,6 @@ CHOICES = {
     "optimizer.schedule": "linear",
     "engine.name": "fsdp",
     "engine.zero_stage": 2,
-    "communication.sync": "diloco",
     "communication.compression": "bf16",
 }
 

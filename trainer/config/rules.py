@@ -57,11 +57,8 @@ def _adapter(config: "Config") -> Iterator[tuple[str, str]]:
 
 
 def _engine(config: "Config") -> Iterator[tuple[str, str]]:
-    if config.engine.name != "ddp":
-        if config.optimizer.name != "adamw":
-            yield "optimizer.name", "muon needs engine.name=ddp"
-        if config.communication.sync != "step":
-            yield "communication.sync", "diloco needs engine.name=ddp"
+    if config.engine.name != "ddp" and config.optimizer.name != "adamw":
+        yield "optimizer.name", "muon needs engine.name=ddp"
     if config.engine.name == "fsdp":
         if config.task in ("distillation", "question_answering"):
             yield "engine.name", f"fsdp is not for task {config.task}; use ddp or deepspeed"

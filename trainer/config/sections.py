@@ -144,20 +144,11 @@ class Engine(Settings):
 
 
 class Communication(Settings):
-    sync: Literal["step", "diloco"] = "step"
-    """step | diloco: workers exchange gradients at each step, or train alone and exchange weights every inner_steps,
-    for nodes on a slow link (arXiv 2311.08105)."""
     compression: Literal["auto", "none", "bf16", "fp16"] = "auto"
-    """auto | none | bf16 | fp16: the type in which gradients (diloco: weight differences) are sent; 16 bits halve
-    the bytes. auto: bf16 with sync step, between accelerators that do not compute in fp32; else none."""
+    """auto | none | bf16 | fp16: the type in which gradients are sent; 16 bits halve the bytes. auto: bf16 between
+    accelerators that do not compute in fp32; else none."""
     bucket_megabytes: Positive = 25
     """Size of a gradient bucket; buckets are exchanged while the backward pass goes on."""
-    inner_steps: Positive = 50
-    """diloco: steps that each worker makes alone between two exchanges."""
-    outer_learning_rate: Above0 = 0.7
-    """diloco: the learning rate of the outer step (Nesterov SGD); 0.7 is that of arXiv 2311.08105."""
-    outer_momentum: Decay = 0.9
-    """diloco: the momentum of the outer step."""
 
 
 class Evaluation(Settings):
