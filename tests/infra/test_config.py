@@ -97,7 +97,6 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
             "image.buildx: only used with image.builder buildkit, not prebuilt",
         ),
         ({"image": {"insecure": True}}, "image.insecure: only used with image.registry"),
-        ({"rendezvous": {"backend": "c10d", "image": "x"}}, "rendezvous.image: only used with rendezvous.backend etcd"),
         ({"storage": {"throughput": "elastic"}}, "storage.throughput: only used with storage.kind efs"),
         ({"storage": {"diskType": "pd-balanced"}}, "storage.diskType: only used with storage.kind nfs; remove it"),
         ({"storage": {"tier": "ZONAL"}}, "storage.tier: only used with storage.kind filestore; remove it"),

@@ -43,7 +43,6 @@ def test_the_job_is_new_when_the_training_is_and_only_then() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"rendezvous": {"backend": "c10d"}},
         {"rendezvous": {"tls": True}},
         {"workers": {"environment": {"NCCL_DEBUG": "INFO"}}},
         {"secrets": {"imagePull": "you:ghp_x"}},
