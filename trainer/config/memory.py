@@ -1,6 +1,6 @@
 """The memory that a training needs on one worker, from the model's shape and the settings: arithmetic, without torch.
 
-models/memory.py chooses the default micro-batch by it, and infra/training_rules.py refuses a stack whose model cannot
+models/capacity.py chooses the default micro-batch by it, and infra/training_rules.py refuses a stack whose model cannot
 fit its machines before anything is rented. In bytes; P: parameters, n: workers, b: bytes of an operand of a matrix
 product (2, with fp32 4); w: width, q and k: widths of all queries and of all keys, m: of the MLP, h: heads, L: layers,
 V: vocabulary; E: P outside the layers, l: P of one layer; A: parameters of an adapter; t: tokens of the pass.
