@@ -177,18 +177,8 @@ def _image_source(config: StackConfig) -> Iterator[str]:
             yield f"{key}: only used with image.builder prebuilt; set image.builder, or remove {key}"
 
 
-def _rendezvous(config: StackConfig) -> Iterator[str]:
-    rendezvous = config.rendezvous
-    if rendezvous.backend == "c10d":
-        if rendezvous.tls:
-            yield "rendezvous.tls: c10d has no encryption; set rendezvous.backend: etcd, or remove tls"
-        if rendezvous.image:
-            yield "rendezvous.image: only used with rendezvous.backend etcd; c10d runs in the trainer's image"
-
-
 RULES: tuple[Rule, ...] = (
     *training_rules.RULES,
-    _rendezvous,
     _cluster_kind,
     _worker_range,
     _worker_environment,

@@ -225,12 +225,9 @@ class ImageConfig(Section):
 class RendezvousConfig(Section):
     image: str | None = None
     """etcd 3.4 or newer, by digest or tag. Default: the local node's, else the upstream image."""
-    backend: Literal["etcd", "c10d"] = "etcd"
-    """`etcd`, or `c10d`: torch's own store in a pod of the trainer's image, to run without etcd. A restart of that pod
-    costs one rendezvous round."""
     tls: bool = False
-    """Mutual TLS with certificates of this stack, for clusters whose network plug-in does not enforce NetworkPolicies.
-    Needs etcd."""
+    """Mutual TLS with certificates of this stack, for clusters whose network plug-in does not enforce
+    NetworkPolicies."""
 
 
 class DatasetConfig(Section):

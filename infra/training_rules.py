@@ -174,7 +174,7 @@ def _exporters(config: StackConfig) -> Iterator[str]:
 
 def _work_for_all(config: StackConfig) -> Iterator[str]:
     training, workers = config.training, config.workers
-    micro_batches = training.tokens_per_step // (training.sequence_length * (training.micro_batch or 1))
+    micro_batches = training.windows_per_step // (training.micro_batch or 1)
     processes = workers.count * workers.processes
     if 0 < micro_batches < processes:
         yield (

@@ -16,10 +16,8 @@ EXIT_RESTART = 75
 EXIT_TERMINATED = 143
 """Ended by SIGTERM (128 + 15) after saving."""
 
-# Ports of the rendezvous.
 ETCD_PORT = 2379
-STORE_PORT = 29400
-"""The port of the c10d store (trainer/store.py)."""
+"""The port of the rendezvous."""
 
 # Environment variables.
 BIND_CORES = "TRAINYARD_BIND_CORES"

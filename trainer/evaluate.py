@@ -23,7 +23,7 @@ from trainer.data.batches import open_dataset
 from trainer.errors import UserError, usage
 from trainer.export import evaluations
 from trainer.files import read_text
-from trainer.models import adapters, memory, sources
+from trainer.models import adapters, capacity, origin
 from trainer.parallel.world import join, leave_group, require_device
 from trainer.tasks.pretrain import Validation
 from trainer.train.precision import TYPES, choose, hardware
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m trainer.evaluate", description="The loss of a model on held-out text."
     )
-    sources.add_options(parser)
+    origin.add_options(parser)
     parser.add_argument("--data", metavar="DIR", help="folder written by trainer.prepare; default: the data of --run")
     parser.add_argument(
         "--batches", type=int, help="validation micro-batches; 0: the whole split; default: as in training"
@@ -108,7 +108,7 @@ def _judge(options: argparse.Namespace) -> int:
     for name in ("limit", "shots", "sequence_length"):
         if getattr(options, name) is not None and getattr(options, name) < (name != "shots"):
             raise UserError(f"--{name.replace('_', '-')} {getattr(options, name)}: give a positive number")
-    source = sources.from_options(options)
+    source = origin.from_options(options)
     require_device(begun=False)
     world = join(timeout_seconds=SLOWEST_SECONDS)
     asked = options.precision or "fp32"
@@ -149,7 +149,7 @@ def evaluate(options: argparse.Namespace) -> Evaluation | None:
 
     Returns None on all workers but the first.
     """
-    source = sources.from_options(options)
+    source = origin.from_options(options)
     begin = time.monotonic()
     world = join(timeout_seconds=120)
     if source.checkpoint is not None:
@@ -172,13 +172,13 @@ def evaluate(options: argparse.Namespace) -> Evaluation | None:
 Parts = tuple[nn.Module, "work.Validation", schema.Config, Callable[[], dict[str, float]]]
 
 
-def _of_checkpoint(source: sources.Source, path: Path, options: argparse.Namespace) -> Parts:
+def _of_checkpoint(source: origin.Source, path: Path, options: argparse.Namespace) -> Parts:
     """Build the task that the checkpoint's configuration describes, and load the checkpoint's weights."""
     # Use only the checkpoint: the hub may no longer serve the run's initial weights or its teacher. Distillation
     # validates the student's plain loss, so the student is evaluated as a language model.
     given = schema.stored(read_text(path / "config.yaml"))
     adapted = adapters.is_folder(path / "model")
-    named = sources.base_of(source) if adapted else path / "model"
+    named = origin.base_of(source) if adapted else path / "model"
     given |= {"model.name": named, "model.preset": "", "model.config": ""}
     given |= {"engine.name": "ddp", "engine.deepspeed_config": ""}  # the stored settings include that file's
     arguments = [f"{key}={value}" for key, value in given.items()]
@@ -196,13 +196,13 @@ def _of_checkpoint(source: sources.Source, path: Path, options: argparse.Namespa
     return built.module, built.validation, settings, built.validation_figures
 
 
-def _of_model(source: sources.Source, options: argparse.Namespace) -> Parts:
+def _of_model(source: origin.Source, options: argparse.Namespace) -> Parts:
     from trainer.models import networks
 
     if options.data is None:
         raise UserError("--data is missing; with --model give the folder that trainer.prepare wrote")
     dataset = open_dataset(options.data)
-    net = sources.load_language_model(source)
+    net = origin.load_language_model(source)
     words, most = net.config.get_text_config().vocab_size, networks.positions(net.config)
     if dataset.largest >= words:
         raise UserError(
@@ -216,7 +216,7 @@ def _of_model(source: sources.Source, options: argparse.Namespace) -> Parts:
     settings = schema.Config(precision="fp32")
     batches = settings.evaluation.batches if options.batches is None else options.batches or sys.maxsize
     tokenizer = dataset.directory / "tokenizer.json"
-    validation = Validation(dataset.validation, length, memory.UNIT, batches, tokenizer=tokenizer)
+    validation = Validation(dataset.validation, length, capacity.UNIT, batches, tokenizer=tokenizer)
     return networks.module(net), validation, settings, validation.figures
 
 

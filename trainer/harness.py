@@ -32,7 +32,7 @@ from lm_eval.tasks import TaskManager
 
 from trainer.data import hub
 from trainer.errors import UserError, one_line
-from trainer.models import sources
+from trainer.models import origin
 from trainer.parallel.world import World
 
 RESAMPLES = 1000
@@ -108,7 +108,7 @@ class Lines(io.TextIOBase):
 
 
 def judge(
-    source: sources.Source,
+    source: origin.Source,
     names: list[str],
     world: World,
     precision: tuple[str, torch.dtype],
@@ -125,7 +125,7 @@ def judge(
     with contextlib.redirect_stderr(sys.stderr if sys.stderr.isatty() else Lines(sys.stderr)):
         tasks = load_tasks(names, include)
         _check_shares(tasks, limit, world.size)
-        net = sources.load_language_model(source).to(world.device)
+        net = origin.load_language_model(source).to(world.device)
         build, run = cast("tuple[Any, Any]", (Model, simple_evaluate))  # their decorators are untyped
         model = build(net, _tokenizer(source), world, precision[1], length)
         found = run(model, tasks=tasks, num_fewshot=shots, limit=limit, bootstrap_iters=RESAMPLES, log_samples=False)
@@ -229,7 +229,7 @@ def _unavailable(name: str, index: dict[str, Any], error: Exception) -> str:
     return f"cannot load its data ({', '.join(sorted(data)[:3]) or 'none'}): {one_line(error)}{offline}"
 
 
-def _tokenizer(source: sources.Source) -> Any:
+def _tokenizer(source: origin.Source) -> Any:
     from transformers import AutoTokenizer
 
     try:

@@ -26,7 +26,6 @@ from trainer.contract import (
     EXIT_FATAL,
     EXIT_RESTART,
     EXIT_TERMINATED,
-    STORE_PORT,
     TERMINATION_LOG,
 )
 from trainer.elastic import network, processor
@@ -80,9 +79,8 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     parser.add_argument("--nnodes", default="1:1", help="MIN:MAX nodes in a round")
     parser.add_argument("--nproc-per-node", type=int, default=1, help="workers on this node")
-    parser.add_argument("--standalone", action="store_true", help="this machine alone: needs no etcd and no store")
-    parser.add_argument("--rdzv-backend", choices=("etcd-v3", "c10d"), default="etcd-v3")
-    parser.add_argument("--rdzv-endpoint", default="", help="HOST:PORT of etcd, or of the c10d store")
+    parser.add_argument("--standalone", action="store_true", help="this machine alone: needs no etcd")
+    parser.add_argument("--rdzv-endpoint", default="", help="HOST:PORT of etcd")
     parser.add_argument(
         "--rdzv-id", default="", help="one name for all nodes of this run, no other run's; default: by its directory"
     )
@@ -116,19 +114,18 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     """Take part in rounds until the run is done. Raises Stop for every other end."""
     if read_record(run / DONE):
         raise Stop(EXIT_DONE, "done before this launcher began")
-    store = standalone(options) if options.standalone else None
-    etcd = options.rdzv_backend == "etcd-v3"
-    host, port = network.split_endpoint(options.rdzv_endpoint, ETCD_PORT if etcd else STORE_PORT)
-    # A launcher that hosts the store cannot wait for it.
-    hosting = options.conf.get("is_host", "").lower() in ("1", "true", "t", "y", "yes")
-    reason = network.wait_reachable(host, port, REACH_SECONDS, connect=not hosting)
-    if reason is not None:
-        raise Stop(EXIT_RESTART, f"--rdzv-endpoint {host}:{port} not reachable for {REACH_SECONDS} s: {reason}")
-
+    if options.standalone:
+        options.min_nodes, options.max_nodes, options.local_addr = 1, 1, "127.0.0.1"
+        host, endpoint = "127.0.0.1", ""
+    else:
+        host, port = network.split_endpoint(options.rdzv_endpoint, ETCD_PORT)
+        scheme, separator, _ = options.rdzv_endpoint.rpartition("://")
+        endpoint = f"{scheme}{separator}{host}:{port}"
+        reason = network.wait_reachable(host, port, REACH_SECONDS)
+        if reason is not None:
+            raise Stop(EXIT_RESTART, f"--rdzv-endpoint {host}:{port} not reachable for {REACH_SECONDS} s: {reason}")
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP"  # SIGTERM and SIGINT stay ours
     os.environ.setdefault("GLIBC_TUNABLES", MALLOC)
-    if not etcd:  # a TCPStore client otherwise logs forty lines of C++ frames whenever its server is away
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
     from torch.distributed.elastic.rendezvous.api import (
         RendezvousClosedError,
@@ -137,15 +134,14 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
         RendezvousTimeoutError,
     )
 
-    from trainer.elastic import rendezvous, rendezvous_c10d, rendezvous_etcd
+    from trainer.elastic import rendezvous, rendezvous_etcd
     from trainer.elastic.agent import Agent
 
     processor.bind_workers(options.nproc_per_node)
-    scheme, separator, _ = options.rdzv_endpoint.rpartition("://")
     name = options.rdzv_id or rendezvous_id(run)
     parameters = RendezvousParameters(
-        options.rdzv_backend,
-        f"{scheme}{separator}{host}:{port}",
+        "c10d" if options.standalone else "etcd-v3",
+        endpoint,
         name,
         options.min_nodes,
         options.max_nodes,
@@ -155,7 +151,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     handler: rendezvous.Handler | None = None
     try:
         # Built here and not through torch's registry: this also works where the entry point is not installed.
-        handler = (rendezvous_etcd if etcd else rendezvous_c10d).create(parameters)
+        handler = (rendezvous.create_alone if options.standalone else rendezvous_etcd.create)(parameters)
         if not handler.claim(rendezvous_id(run)):
             raise UserError(
                 f"--rdzv-id {name}: another run than the one in {run} has it; leave --rdzv-id out, or give each run "
@@ -187,8 +183,6 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
         if handler is not None:
             handler.leave()
         raise
-    finally:
-        del store
 
 
 def rendezvous_id(run: Path) -> str:
@@ -204,17 +198,6 @@ def appears(path: Path, seconds: float) -> bool:
             return False
         time.sleep(1)
     return True
-
-
-def standalone(options: argparse.Namespace) -> object:
-    """Host the rendezvous store in this process; it lives as long as the returned object."""
-    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
-
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    options.rdzv_backend, options.rdzv_endpoint = "c10d", f"127.0.0.1:{store.port}"
-    options.min_nodes = options.max_nodes = 1
-    options.local_addr = "127.0.0.1"
-    return store
 
 
 def last_words(content: dict[str, object]) -> None:

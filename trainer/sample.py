@@ -6,7 +6,7 @@ from typing import Any
 
 from trainer.data.tokenizer import find_folder, load_tokenizer
 from trainer.errors import UserError, usage
-from trainer.models import sources
+from trainer.models import origin
 from trainer.plain import plain
 
 
@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m trainer.sample", description="Continue a text with a trained model."
     )
-    sources.add_options(parser)
+    origin.add_options(parser)
     parser.add_argument("--prompt", default="The", help="how the text begins; - reads it from stdin")
     parser.add_argument("--chat", action="store_true", help="the prompt is a user's message; print the answer alone")
     parser.add_argument("--tokens", type=int, default=120, help="most tokens to add")
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     drawn = {name: getattr(options, name) for name in ("chat", "temperature", "top_k", "top_p", "seed", "count")}
     # Any byte can be a token, and this text ends in somebody's terminal.
-    print(plain("\n---\n".join(sample(sources.from_options(options), prompt, options.tokens, **drawn))))
+    print(plain("\n---\n".join(sample(origin.from_options(options), prompt, options.tokens, **drawn))))
     return 0
 
 
@@ -48,7 +48,7 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError("--count: with --temperature 0 every text is the same; raise the temperature")
 
 
-def sample(source: sources.Source, prompt: str, tokens: int, *, chat: bool = False, **drawn: Any) -> list[str]:
+def sample(source: origin.Source, prompt: str, tokens: int, *, chat: bool = False, **drawn: Any) -> list[str]:
     """Texts that begin with the prompt or, with `chat`, answers to it. `drawn`: as for `continuations`.
 
     Raises UserError when the model, its tokenizer or its chat template is missing.
@@ -57,7 +57,7 @@ def sample(source: sources.Source, prompt: str, tokens: int, *, chat: bool = Fal
     from trainer.models.generation import continuations, continued
 
     asked = _asked(source.model, prompt) if chat else []
-    net = sources.load_language_model(source)
+    net = origin.load_language_model(source)
     tokenizer = load_tokenizer(source.model)
     length, positions = len(asked or tokenizer.encode(prompt).ids), networks.positions(net.config)
     if positions is not None and length + tokens > positions:

@@ -1,4 +1,4 @@
-"""The rendezvous, where workers meet in every round: an etcd in the cluster, or torch's own store.
+"""The rendezvous, where workers meet in every round: an etcd in the cluster.
 
 One member is enough: the state is small (trainer/elastic/rendezvous_state.py), and losing it costs one new round, not
 the run.
@@ -12,10 +12,10 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.config import RendezvousConfig
-from trainer.contract import ETCD_PORT, STORE_PORT
+from trainer.contract import ETCD_PORT
 from workloads.certificates import RendezvousCertificates
 from workloads.objects import RENDEZVOUS_PRIORITY, make_priority_class, make_service, metadata, pod_template, select
-from workloads.pod import STAYS, TRAINER_ENVIRONMENT, container_security, environment, pod_security, resources
+from workloads.pod import STAYS, container_security, environment, pod_security, resources
 from workloads.workspace import Namespace, Workspace
 
 #: Serves health and metrics without credentials, apart from the client port.
@@ -52,10 +52,8 @@ class ClientCertificate:
 class Rendezvous(pulumi.ComponentResource):
     """The pod that keeps the rendezvous state, with a stable address inside the cluster."""
 
-    backend: str
-    """The launcher's --rdzv-backend."""
     endpoint: pulumi.Output[str]
-    """[https://]host:port for its --rdzv-endpoint, resolvable in the cluster."""
+    """[https://]host:port for the launcher's --rdzv-endpoint, resolvable in the cluster."""
     client: ClientCertificate | None = None
 
     def __init__(self, name: str, config: RendezvousConfig, workspace: Workspace):
@@ -63,14 +61,10 @@ class Rendezvous(pulumi.ComponentResource):
         opts, namespace = workspace.owned(self), workspace.namespace
         priority = make_priority_class("rendezvous", RENDEZVOUS_PRIORITY, workspace.cluster, namespace.name, self)
         server: pulumi.Output[str] | None = None
-        if config.backend == "c10d":
-            self.backend, port, pod = "c10d", STORE_PORT, _store_pod(workspace.image.reference, priority)
-        else:
-            if config.tls:
-                server, client = self._secrets(name, namespace, opts)
-                self.client = ClientCertificate(client)
-            etcd = workspace.cluster.etcd_image
-            self.backend, port, pod = "etcd-v3", ETCD_PORT, _etcd_pod(name, etcd, priority, server)
+        if config.tls:
+            server, client = self._secrets(name, namespace, opts)
+            self.client = ClientCertificate(client)
+        pod = _etcd_pod(name, workspace.cluster.etcd_image, priority, server)
         pod.image_pull_secrets = workspace.pull_secrets
         pod.node_selector = dict(workspace.cluster.node_selector) or None
         stateful_set = k8s.apps.v1.StatefulSet(
@@ -90,9 +84,9 @@ class Rendezvous(pulumi.ComponentResource):
         # Its pod is ready by now. Pulumi would wait until the addresses have not changed for ten seconds.
         described = metadata("rendezvous", namespace.name, name, {"pulumi.com/skipAwait": "true"})
         after_pod = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[stateful_set]))
-        service = make_service(name, "rendezvous", described, ("client", port), after_pod)
+        service = make_service(name, "rendezvous", described, ("client", ETCD_PORT), after_pod)
         scheme = "https://" if server is not None else ""
-        self.endpoint = pulumi.Output.concat(scheme, service.metadata.name, ".", namespace.name, f".svc:{port}")
+        self.endpoint = pulumi.Output.concat(scheme, service.metadata.name, ".", namespace.name, f".svc:{ETCD_PORT}")
         self.register_outputs({"endpoint": self.endpoint})
 
     def _secrets(
@@ -177,27 +171,6 @@ def _etcd_pod(
     )
     # The state survives a restart of the container; a lost node costs one new rendezvous round.
     return _pod(container, volumes, priority)
-
-
-def _store_pod(image: pulumi.Output[str], priority: pulumi.Output[str]) -> k8s.core.v1.PodSpecArgs:
-    core = k8s.core.v1
-    listens = core.TCPSocketActionArgs(port=STORE_PORT)
-    container = core.ContainerArgs(
-        name="store",
-        image=image,
-        args=["python", "-m", "trainer.store", "--port", str(STORE_PORT)],
-        env=environment(TRAINER_ENVIRONMENT),
-        ports=[core.ContainerPortArgs(name="client", container_port=STORE_PORT)],
-        readiness_probe=core.ProbeArgs(tcp_socket=listens, period_seconds=2, failure_threshold=3),
-        # torch takes seconds to load, more on a busy node.
-        liveness_probe=core.ProbeArgs(
-            tcp_socket=listens, initial_delay_seconds=60, period_seconds=10, failure_threshold=6
-        ),
-        resources=resources(cpu=0.05, memory_gib=0.75),
-        security_context=container_security(),
-        volume_mounts=[core.VolumeMountArgs(name="tmp", mount_path="/tmp")],
-    )
-    return _pod(container, [core.VolumeArgs(name="tmp", empty_dir=core.EmptyDirVolumeSourceArgs())], priority)
 
 
 def _pod(

@@ -76,7 +76,6 @@ class Training(pulumi.ComponentResource):
             identity(workers, cluster.workers, elastic),
             job.max_hours,
             fingerprint(config),
-            rendezvous.backend,
             rendezvous.client is not None,
         ]
         digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]

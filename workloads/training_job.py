@@ -96,7 +96,6 @@ def trainer_pod_spec(
         *("--nnodes", node_range(workers, elastic)),
         *("--nproc-per-node", str(workers.processes)),
         *("--shutdown-timeout", str(pool.grace_seconds - LAUNCHER_SECONDS)),
-        *("--rdzv-backend", rendezvous.backend),
         *("--rdzv-endpoint", rendezvous.endpoint),
         # One id per Job: a finished or failed rendezvous stays closed for ever.
         *("--rdzv-id", "$(RDZV_ID)"),

@@ -16,7 +16,7 @@ from infra.cluster import Cluster
 from infra.config import StackConfig
 from infra.image import ContainerImage
 from infra.needs import load
-from trainer.contract import ETCD_PORT, STORE_PORT
+from trainer.contract import ETCD_PORT
 from workloads.objects import Peers, make_namespace, make_policy, ports, select
 from workloads.pod import SharedVolume
 
@@ -114,8 +114,7 @@ def _policies(
     """
     everyone = k8s.meta.v1.LabelSelectorArgs()
     trainer, etcd, dataset = (select(name) for name in ("trainer", "rendezvous", "dataset"))
-    # The rendezvous listens on one of the two.
-    client = ports(ETCD_PORT, STORE_PORT)
+    client = ports(ETCD_PORT)
     # All ports: gloo, NCCL and the TCPStore listen on ephemeral ones.
     ingress: list[Peers] = [(trainer, None)]
     egress: list[Peers] = [(trainer, None), (etcd, client)]

@@ -17,8 +17,8 @@ from bench.trainer import setup
 from trainer.config.memory import of_preset
 from trainer.config.schema import Config
 from trainer.models import networks
+from trainer.models.capacity import estimate
 from trainer.models.gpt2 import LanguageModel
-from trainer.models.memory import estimate
 from trainer.parallel.world import World
 from trainer.train.loop import build_engine
 from trainer.train.metrics import peak_memory

@@ -100,7 +100,7 @@ def dataset(folder: Path, vocabulary: int = 50257, characters: int = 600_000) ->
         file = folder / f"{name}.bin"
         part.tofile(file)
         splits[name] = {"shards": [{"file": file.name, "tokens": len(part), "sha256": sha256(file)}]}
-    index = {"version": VERSION, "dtype": "uint16", "vocabulary": whole.get_vocab_size()}
+    index = {"version": VERSION, "dtype": "uint16", "vocabulary": (size := whole.get_vocab_size()), "largest": size - 1}
     write_json(folder / INDEX, index | {"end_of_text": end_of_text(whole), "splits": splits})
     return str(folder)
 

@@ -14,7 +14,7 @@ import pytest
 from local import network
 from review.recording import record
 from tests.fixtures_cluster import local
-from trainer.contract import ETCD_PORT, STORE_PORT
+from trainer.contract import ETCD_PORT
 from workloads.objects import labels
 from workloads.rendezvous import METRICS_PORT
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
 NAMESPACE = "trainyard-policies"
 EPHEMERAL = 40123
-PORTS = (ETCD_PORT, STORE_PORT, METRICS_PORT, EPHEMERAL)
+PORTS = (ETCD_PORT, METRICS_PORT, EPHEMERAL)
 LISTEN = f"""
 import socket, time
 servers = [socket.create_server(("", port)) for port in {PORTS}]
@@ -136,7 +136,6 @@ def test_trainers_reach_the_rendezvous_and_each_other(declared: Pods, who: str) 
     other = {"trainer": "peer", "peer": "trainer"}[who]
     wanted = {
         f"rendezvous:{ETCD_PORT}": True,
-        f"rendezvous:{STORE_PORT}": True,
         f"rendezvous:{METRICS_PORT}": False,
         f"{other}:{EPHEMERAL}": True,
         "dataset:40123": False,

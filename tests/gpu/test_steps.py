@@ -17,7 +17,7 @@ from bench.trainer import memory
 from tests.gpu import small
 from trainer.checkpoint.format import Snapshot, load_optimizer, load_weights, newest_checkpoint, write_checkpoint
 from trainer.config.memory import of_preset
-from trainer.models.memory import estimate
+from trainer.models.capacity import estimate
 from trainer.parallel.world import World
 from trainer.train import feed
 from trainer.train.loop import build_engine

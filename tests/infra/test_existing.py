@@ -110,8 +110,7 @@ def pods(stack: Recording) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("kind")
-@pytest.mark.parametrize("backend", ["etcd", "c10d"])
-def test_no_pod_goes_where_its_image_does_not_run(backend: str) -> None:
+def test_no_pod_goes_where_its_image_does_not_run() -> None:
     """BuildKit builds for linux/amd64, whatever processors the nodes have."""
     stack = record(
         "local",
@@ -119,7 +118,6 @@ def test_no_pod_goes_where_its_image_does_not_run(backend: str) -> None:
             cluster={"context": "kind-kind"},
             image={"registry": "registry.example:5000"},
             check={"enabled": True},
-            rendezvous={"backend": backend},
         ),
     )
     assert len(pods(stack)) == 6
@@ -235,7 +233,6 @@ def test_a_cluster_without_a_registry_is_refused_before_anything_is_made() -> No
 
 
 @pytest.mark.usefixtures("kind")
-@pytest.mark.parametrize("backend", ["etcd", "c10d"])
 @pytest.mark.parametrize(
     ("image", "name"),
     [
@@ -245,14 +242,13 @@ def test_a_cluster_without_a_registry_is_refused_before_anything_is_made() -> No
         ({"builder": "prebuilt", "ref": "you/trainer@sha256:" + "c" * 64}, "https://index.docker.io/v1/"),
     ],
 )
-def test_every_pod_pulls_from_a_private_registry(image: dict[str, str], name: str, backend: str) -> None:
+def test_every_pod_pulls_from_a_private_registry(image: dict[str, str], name: str) -> None:
     stack = record(
         "local",
         values(
             cluster={"context": "kind-kind"},
             image=image,
             check={"enabled": True},
-            rendezvous={"backend": backend},
             secrets={"imagePull": "you:ghp_x:y"},
         ),
     )

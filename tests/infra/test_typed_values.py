@@ -248,7 +248,6 @@ def test_a_token_in_a_variable_is_refused_by_its_form_whatever_the_variable_is_c
         ({"storage": {"sizeGib": 0, "path": "relative"}}, {"storage.path"}),
         ({"dataset": {"input": ["gs://"], "cpu": -1}}, {"dataset.input.0"}),
         ({"image": {"builder": "prebuild", "insecure": True}}, {"image.insecure"}),
-        ({"rendezvous": {"backend": "c10d", "tls": True, "tlss": 1}}, set()),
         ({"cluster": {"name": "a", "namespace": "A"}}, {"cluster.context", "cluster.name"}),
     ],
 )

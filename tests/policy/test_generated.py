@@ -43,7 +43,7 @@ ANY_STACK = {
         st.sampled_from([{}, {"model": {"name": "gpt2"}}, {"model": {"name": "/data/mine"}}, QUESTIONS]),
     ),
     "job": section(name=NAMES, maxHours=st.floats(0.5, 100)),
-    "rendezvous": st.sampled_from([{}, {"backend": "c10d"}, {"tls": True}]),
+    "rendezvous": st.sampled_from([{}, {"tls": True}]),
     "tensorboard": SWITCH,
     "check": SWITCH,
     "secrets": section(huggingFaceToken=["hf_token"], wandbApiKey=["wandb_key"], imagePull=["you:ghp_x"]),

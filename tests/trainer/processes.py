@@ -43,7 +43,6 @@ PRELOAD = [
     "encodings.idna",
     "trainer.launch",
     "trainer.elastic.agent",
-    "trainer.elastic.rendezvous_c10d",
     "trainer.elastic.rendezvous_etcd",
     "torch.utils.cpp_extension",
     "tests.trainer.conftest",
@@ -118,17 +117,9 @@ def run_launcher(environment: dict[str, str], arguments: list[str], log: str) ->
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler as torchs
 
     from trainer import launch
-    from trainer.elastic import ahead
 
-    torchs.Popen = ahead.subprocess.Popen = ForkedWorker  # pyright: ignore[reportPrivateImportUsage]
+    torchs.Popen = ForkedWorker  # pyright: ignore[reportPrivateImportUsage]
     sys.exit(launch.main(arguments))
-
-
-def run_store(port: int) -> None:
-    """Run `python -m trainer.store` for this machine's nodes."""
-    from trainer.store import main
-
-    sys.exit(main(["--port", str(port), "--host", "127.0.0.1"]))
 
 
 class ForkedWorker(subprocess.Popen[bytes]):

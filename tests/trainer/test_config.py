@@ -64,18 +64,6 @@ def test_all_problems_come_together() -> None:
     assert "'auto', 'fp32', 'bf16', 'fp16'" in "".join(found)
 
 
-def test_a_former_name_is_answered_with_the_present_one() -> None:
-    assert problems("train.steps=10", "task.name=distillation") == [
-        "train.steps: renamed to steps",
-        "task.name: renamed to task",
-    ]
-
-
-def test_what_was_stored_under_a_former_name_is_read_under_the_present_one() -> None:
-    text = "task: {name: distillation}\ntrain: {steps: 7}\noptimizer: {clip: 2.0}\n"
-    assert config.stored(text) == {"task": "distillation", "steps": 7, "optimizer.clip": 2.0}
-
-
 def test_what_is_required_is_asked_for() -> None:
     with pytest.raises(UserError) as caught:
         config.load([])
@@ -97,7 +85,6 @@ def test_what_is_required_is_asked_for() -> None:
         (["optimizer.beta2=1"], "must be less than 1"),
         (["--config", "/nowhere.yaml"], "cannot be read"),
         (["engine.name=fsdp", "optimizer.name=muon"], "optimizer.name: muon needs engine.name=ddp"),
-        (["engine.name=fsdp", "communication.sync=diloco"], "communication.sync: diloco needs engine.name=ddp"),
         (["engine.name=fsdp", "adapter.kind=lora"], "engine.name: fsdp trains whole models, not adapters"),
         (["engine.name=fsdp", "task=distillation"], "engine.name: fsdp is not for task distillation"),
         (["engine.name=fsdp", "compile=true"], "compile: true is not possible with engine.name=fsdp"),

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from infra.config import ConfigError
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record, record_anywhere
@@ -131,15 +130,6 @@ def test_a_silent_node_is_given_up_after_half_a_minute_and_workers_spread_over_n
     assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
 
 
-def test_c10d_is_a_store_in_the_trainers_image_behind_the_same_service() -> None:
-    made = stack(rendezvous={"backend": "c10d"})
-    (container,) = pod(made, "StatefulSet", "etcd")["containers"]
-    assert container["image"] == made.outputs["image"]
-    assert container["args"][:3] == ["python", "-m", "trainer.store"]
-    assert option(made, "--rdzv-backend") == "c10d"
-    assert option(made, "--rdzv-endpoint") == "etcd.trainyard.svc:29400"
-
-
 def test_with_tls_etcd_lets_in_whoever_has_the_stacks_certificate() -> None:
     made = stack(rendezvous={"tls": True})
     server, trainer = pod(made, "StatefulSet", "etcd"), pod(made)
@@ -189,12 +179,6 @@ def test_a_certificate_serves_its_names_and_no_other() -> None:
     usages = client.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(usages) == [ExtendedKeyUsageOID.CLIENT_AUTH], "a trainer cannot pass for the server"
     assert made["clientKey"] != made["serverKey"]
-
-
-def test_c10d_with_tls_is_refused() -> None:
-    values = {**stack_file_values("local"), "rendezvous": {"backend": "c10d", "tls": True}}
-    with pytest.raises(ConfigError, match=r"rendezvous\.tls: c10d has no encryption; set rendezvous\.backend: etcd"):
-        parse(values, "local")
 
 
 @pytest.mark.parametrize(("name", "given"), [("gcp-a100", 90), ("aws-g4dn", 90), ("local", 30)])

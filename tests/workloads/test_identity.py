@@ -12,8 +12,9 @@ from infra.image import TRAINER, content_hash
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record
-from trainer.config.schema import Metrics, Run, arguments, changed, checked, flat, load
+from trainer.config.schema import arguments, changed, checked, flat, load
 from trainer.config.section import Problems
+from trainer.config.sections import Metrics, Run
 from trainer.data.documents import DOCUMENTS
 from workloads.dataset import prepare_arguments, prepare_command
 from workloads.training import chosen_run, new_folders, placed, run_name
@@ -43,7 +44,6 @@ def test_the_job_is_new_when_the_training_is_and_only_then() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"rendezvous": {"backend": "c10d"}},
         {"rendezvous": {"tls": True}},
         {"workers": {"environment": {"NCCL_DEBUG": "INFO"}}},
         {"secrets": {"imagePull": "you:ghp_x"}},
@@ -243,7 +243,6 @@ CHOICES = {
     "optimizer.schedule": "linear",
     "engine.name": "fsdp",
     "engine.zero_stage": 2,
-    "communication.sync": "diloco",
     "communication.compression": "bf16",
 }
 

@@ -1,6 +1,6 @@
 """The memory that a training needs on one worker, from the model's shape and the settings: arithmetic, without torch.
 
-models/memory.py chooses the default micro-batch by it, and infra/training_rules.py refuses a stack whose model cannot
+models/capacity.py chooses the default micro-batch by it, and infra/training_rules.py refuses a stack whose model cannot
 fit its machines before anything is rented. In bytes; P: parameters, n: workers, b: bytes of an operand of a matrix
 product (2, with fp32 4); w: width, q and k: widths of all queries and of all keys, m: of the MLP, h: heads, L: layers,
 V: vocabulary; E: P outside the layers, l: P of one layer; A: parameters of an adapter; t: tokens of the pass.
@@ -12,7 +12,6 @@ V: vocabulary; E: P outside the layers, l: P of one layer; A: parameters of an a
 | ... in fp16 and fp32: weights 4 and their copies instead of 2                  | and 2 P + b P (fp32: 2 P)     |
 | fsdp: weights, gradients and moments sharded; whole: E and its gradient,       | 16 P/n + 2 b E + 3 b l        |
 | two layers and a layer's gradient, and what is sent of the larger              | + 4 max(E, l)                 |
-| diloco: the weights of the last exchange, and the outer momentum               | 8 P                           |
 | adapter: the frozen model, and all of ddp for what is trained                  | b P + (16 + b) A              |
 | the head: its gradient and the product that is added to it, in fp32            | 8 V w (frozen: 0)             |
 | ... logits of 16,384 tokens, 2,048 rows of them in fp32 three times            | b V min(t, 16384) + 12 V 2048 |
@@ -132,9 +131,8 @@ def held(shape: Shape, config: Config, precision: str, world: int) -> float:
     if config.engine.name == "fsdp":
         gathered = 2 * width * shape.outer + 3 * width * shape.layer + 4 * max(shape.outer, shape.layer)
         return 16 * model / world + (gathered if world > 1 else copies * model)
-    started = 8 if config.communication.sync == "diloco" else 0
     moments = 4 if config.optimizer.name == "muon" else 8
-    return model * (8 + moments + copies + started)
+    return model * (8 + moments + copies)
 
 
 def passed(shape: Shape, config: Config, precision: str, tokens: int, accelerator: bool = True) -> float:

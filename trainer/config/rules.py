@@ -2,15 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from trainer.config.presets import PRESETS
-
-if TYPE_CHECKING:
-    from trainer.config.schema import Config
+from trainer.config.sections import Config
 
 
-def broken(config: "Config", spell: Callable[[str], str] = str) -> Iterator[tuple[str, str]]:
+def broken(config: Config, spell: Callable[[str], str] = str) -> Iterator[tuple[str, str]]:
     """Yield key and problem of every broken rule; `spell` writes other keys as the reader does."""
     yield from _task(config)
     yield from _adapter(config)
@@ -24,7 +21,7 @@ def broken(config: "Config", spell: Callable[[str], str] = str) -> Iterator[tupl
         )
 
 
-def _task(config: "Config") -> Iterator[tuple[str, str]]:
+def _task(config: Config) -> Iterator[tuple[str, str]]:
     if config.task == "question_answering":
         for split in ("train", "validation"):
             if not getattr(config.question_answering, split):
@@ -47,7 +44,7 @@ def _task(config: "Config") -> Iterator[tuple[str, str]]:
                 yield key, f"not for task {config.task}; leave it out"
 
 
-def _adapter(config: "Config") -> Iterator[tuple[str, str]]:
+def _adapter(config: Config) -> Iterator[tuple[str, str]]:
     given, plain = config.adapter, type(config.adapter)()
     for key in ("rank", "alpha", "dropout", "targets"):
         if given.kind == "none" and getattr(given, key) != getattr(plain, key):
@@ -56,12 +53,9 @@ def _adapter(config: "Config") -> Iterator[tuple[str, str]]:
         yield "optimizer.name", "muon is for the matrices of whole models, not for an adapter's; use adamw"
 
 
-def _engine(config: "Config") -> Iterator[tuple[str, str]]:
-    if config.engine.name != "ddp":
-        if config.optimizer.name != "adamw":
-            yield "optimizer.name", "muon needs engine.name=ddp"
-        if config.communication.sync != "step":
-            yield "communication.sync", "diloco needs engine.name=ddp"
+def _engine(config: Config) -> Iterator[tuple[str, str]]:
+    if config.engine.name != "ddp" and config.optimizer.name != "adamw":
+        yield "optimizer.name", "muon needs engine.name=ddp"
     if config.engine.name == "fsdp":
         if config.task in ("distillation", "question_answering"):
             yield "engine.name", f"fsdp is not for task {config.task}; use ddp or deepspeed"
@@ -74,7 +68,7 @@ def _engine(config: "Config") -> Iterator[tuple[str, str]]:
         yield "engine.deepspeed_config", text
 
 
-def _batch(config: "Config", spell: Callable[[str], str]) -> Iterator[tuple[str, str]]:
+def _batch(config: Config, spell: Callable[[str], str]) -> Iterator[tuple[str, str]]:
     length, tokens = spell("sequence_length"), config.tokens_per_step
     window = config.sequence_length * (config.micro_batch or 1)
     if tokens % window:

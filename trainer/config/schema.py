@@ -8,115 +8,19 @@ only pydantic and YAML, so that the same code validates a stack and the pod's ar
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import Field, model_validator
 
 from trainer.config import deepspeed_json, rules
 from trainer.config.paths import expanded
 from trainer.config.section import Problems, keys_of, merged, named, validated
-from trainer.config.sections import (
-    Adapter,
-    Checkpoint,
-    Communication,
-    Data,
-    Distillation,
-    Engine,
-    Evaluation,
-    Metrics,
-    Model,
-    Optimizer,
-    Positive,
-    QuestionAnswering,
-    Run,
-    Settings,
-    Size,
-    Switch,
-)
+from trainer.config.sections import Adapter, Config
 from trainer.config.values import kind, read_yaml, typed
 from trainer.errors import UserError, one_line
 
 EXAMPLES = Path(__file__).parent / "examples"
 """Files for --config that are installed with the package, usable by name."""
-
-RENAMED = {
-    "task.name": "task",
-    "model.weights": "model.name",
-    **{
-        f"train.{key}": key
-        for key in (
-            "steps",
-            "tokens_per_step",
-            "sequence_length",
-            "micro_batch",
-            "precision",
-            "compile",
-            "require_capability",
-        )
-    },
-}
-"""Former key -> present key, for old checkpoints; infra/keys.yaml has those of stack files."""
-
-DEFAULTS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("defaults.yaml").read_text("utf-8"))
-"""Defaults of tasks and adapters, where they differ from those below."""
-
-
-class Config(Settings):
-    task: Literal["language_model", "finetune", "distillation", "question_answering"] = "language_model"
-    """language_model | finetune | distillation | question_answering: learn to continue text, to answer as in given
-    conversations, to imitate a teacher, or to find answers in a text."""
-    steps: Positive = 1000
-    """Optimizer steps of the whole run, however often it is interrupted."""
-    tokens_per_step: Positive = 524_288
-    """Tokens in one optimizer step, the same for any number of workers, so that the mathematics stays the same."""
-    sequence_length: Annotated[Positive, Field(ge=2)] = 1024
-    """Tokens in one training window."""
-    micro_batch: Size = 0
-    """Windows in one forward pass on one worker. 0 or auto: as many as fit the accelerator's memory, up to 32,768
-    tokens; at most 8 on a CPU, and 8 in question answering and distillation."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """auto | fp32 | bf16 | fp16. auto: by the hardware. Optimizer state and weights stay fp32."""
-    compile: Switch = "auto"
-    """auto | true | false: torch.compile the model. auto: on accelerators. It costs half a minute before the first step
-    of a run; later workers find the compiled code in the run directory."""
-    require_capability: str = ""
-    """CPU flag that every node must have, such as amx_bf16: a node without it ends the run, instead of training at a
-    tenth of the speed. Empty: any CPU."""
-    model: Model = Model()
-    """What is trained."""
-    adapter: Adapter = Adapter()
-    """The adapter that is trained in place of the model."""
-    data: Data = Data()
-    """The training data."""
-    run: Run = Run()
-    """The folder of the run, and its seed."""
-    optimizer: Optimizer = Optimizer()
-    """AdamW or Muon, and the schedule."""
-    engine: Engine = Engine()
-    """How the training state is divided among the workers."""
-    communication: Communication = Communication()
-    """How workers exchange gradients."""
-    evaluation: Evaluation = Evaluation()
-    """The validation loss."""
-    checkpoint: Checkpoint = Checkpoint()
-    """When checkpoints are written and how many are kept."""
-    metrics: Metrics = Metrics()
-    """What is logged, and where."""
-    distillation: Distillation = Distillation()
-    """With task distillation: the teacher."""
-    question_answering: QuestionAnswering = QuestionAnswering()
-    """With task question_answering: the questions. BERT large on SQuAD 1.1 by default."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_task(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping):
-            return given
-        adapter = given.get("adapter")
-        kind = adapter.get("kind") if isinstance(adapter, Mapping) else getattr(adapter, "kind", None)
-        of_task = DEFAULTS["tasks"].get(str(given.get("task")), {})
-        return merged(merged(of_task, DEFAULTS["adapters"].get(str(kind), {})), given)
 
 
 def flat(config: Config) -> dict[str, Any]:
@@ -139,7 +43,7 @@ def load(arguments: list[str]) -> Config:
 
     Raises UserError naming every problem, one a line.
     """
-    problems = Problems(renamed=RENAMED, keys=lambda: keys_of(Config))
+    problems = Problems(keys=lambda: keys_of(Config))
     given: dict[str, Any] = {}
     rest = list(arguments)
     while rest:
@@ -199,8 +103,8 @@ def resolved(config: Config) -> str:
 
 
 def stored(text: str) -> dict[str, Any]:
-    """The settings that `resolved` wrote, by dotted key; former keys get their present name."""
-    return {RENAMED.get(key, key): value for key, value in _flat(yaml.safe_load(text)).items()}
+    """The settings that `resolved` wrote, by dotted key."""
+    return _flat(yaml.safe_load(text))
 
 
 def _flat(nested: Mapping[str, Any], start: str = "") -> dict[str, Any]:

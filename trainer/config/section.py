@@ -59,11 +59,10 @@ class Problems:
         self,
         spell: Callable[[str], str] = str,
         prefix: str = "",
-        renamed: Mapping[str, str] | None = None,
         forms: Mapping[str, str] | None = None,
         keys: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """`renamed`: former key -> present key; `forms`: key -> what to say about text of the wrong form; `keys`: all
+        """`forms`: key -> what to say about text of the wrong form; `keys`: all
         keys of the configuration, to find the right section of a misplaced one."""
         self.spell, self.forms, self._all = spell, forms or {}, keys
         self.lines: list[str] = []
@@ -71,7 +70,7 @@ class Problems:
         """Keys that have a problem, by field name."""
         self.inner: set[str] = set()
         """Those of them within a list or a mapping, whose values stay."""
-        self._prefix, self._renamed = [prefix] if prefix else [], renamed or {}
+        self._prefix = [prefix] if prefix else []
         self.typed: dict[tuple[str, ...], str] = {}
         """Path of a key -> the spelling in which it was first given."""
 
@@ -84,15 +83,6 @@ class Problems:
     def add(self, path: tuple[str | int, ...], text: str) -> None:
         self.keys.add(".".join(map(str, path)))
         self.lines.append(f"{self.path(path)}: {text}")
-
-    def tell_former(self, path: tuple[str, ...], value: Any) -> bool:
-        """Report the present names of this key and of keys in it that were renamed; return whether there are any."""
-        inner = [(*path, str(key)) for key in value] if isinstance(value, Mapping) else []
-        names = {key: ".".join([*self._prefix, *map(self._spelled, key)]) for key in (path, *inner)}
-        former = [key for key, name in names.items() if name in self._renamed]
-        for key in former:
-            self.add(key, f"renamed to {self._renamed[names[key]]}")
-        return bool(former)
 
     def tell_unknown(self, path: tuple[str, ...], known: list[str]) -> None:
         spelled = self._spelled(path[-1])
@@ -146,7 +136,7 @@ def validated(section: type[S], given: Any, problems: Problems) -> S | None:
 
 
 def named(section: type[Section], given: Any, problems: Problems, path: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The given values by field name; reports unknown, renamed and repeated keys and leaves them out."""
+    """The given values by field name; reports unknown and repeated keys and leaves them out."""
     found: dict[str, Any] = {}
     written: dict[str, str] = {}
     if given is None:  # all its keys are commented out
@@ -164,9 +154,6 @@ def named(section: type[Section], given: Any, problems: Problems, path: tuple[st
             continue
         written[inner_path[-1]] = str(key)
         inner = section_of(section.model_fields[names[key]].annotation) if key in names else None
-        misplaced = key not in names or (value is not None and bool(inner) != isinstance(value, Mapping))
-        if misplaced and problems.tell_former(inner_path, value):
-            continue
         if key not in names:
             problems.tell_unknown(inner_path, [problems.spell(name) for name in section.model_fields])
         elif inner is not None:

@@ -1,13 +1,16 @@
-"""The sections of a training's settings, and the types of their values; schema.py puts them together."""
+"""The settings of a training, section by section, and the types of their values; schema.py reads them."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+import yaml
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from trainer.config.addresses import address
 from trainer.config.paths import expanded
 from trainer.config.presets import PRESETS
-from trainer.config.section import Free, Section
+from trainer.config.section import Free, Section, merged
 from trainer.config.values import shown
 
 
@@ -144,20 +147,11 @@ class Engine(Settings):
 
 
 class Communication(Settings):
-    sync: Literal["step", "diloco"] = "step"
-    """step | diloco: workers exchange gradients at each step, or train alone and exchange weights every inner_steps,
-    for nodes on a slow link (arXiv 2311.08105)."""
     compression: Literal["auto", "none", "bf16", "fp16"] = "auto"
-    """auto | none | bf16 | fp16: the type in which gradients (diloco: weight differences) are sent; 16 bits halve
-    the bytes. auto: bf16 with sync step, between accelerators that do not compute in fp32; else none."""
+    """auto | none | bf16 | fp16: the type in which gradients are sent; 16 bits halve the bytes. auto: bf16 between
+    accelerators that do not compute in fp32; else none."""
     bucket_megabytes: Positive = 25
     """Size of a gradient bucket; buckets are exchanged while the backward pass goes on."""
-    inner_steps: Positive = 50
-    """diloco: steps that each worker makes alone between two exchanges."""
-    outer_learning_rate: Above0 = 0.7
-    """diloco: the learning rate of the outer step (Nesterov SGD); 0.7 is that of arXiv 2311.08105."""
-    outer_momentum: Decay = 0.9
-    """diloco: the momentum of the outer step."""
 
 
 class Evaluation(Settings):
@@ -235,3 +229,68 @@ class QuestionAnswering(Settings):
     """Tokens in the longest answer."""
     null_threshold: float = 0.0
     """v2: margin by which "no answer" must outscore the best answer."""
+
+
+DEFAULTS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("defaults.yaml").read_text("utf-8"))
+"""Defaults of tasks and adapters, where they differ from those below."""
+
+
+class Config(Settings):
+    task: Literal["language_model", "finetune", "distillation", "question_answering"] = "language_model"
+    """language_model | finetune | distillation | question_answering: learn to continue text, to answer as in given
+    conversations, to imitate a teacher, or to find answers in a text."""
+    steps: Positive = 1000
+    """Optimizer steps of the whole run, however often it is interrupted."""
+    tokens_per_step: Positive = 524_288
+    """Tokens in one optimizer step, the same for any number of workers, so that the mathematics stays the same."""
+    sequence_length: Annotated[Positive, Field(ge=2)] = 1024
+    """Tokens in one training window."""
+    micro_batch: Size = 0
+    """Windows in one forward pass on one worker. 0 or auto: as many as fit the accelerator's memory, up to 32,768
+    tokens; at most 8 on a CPU, and 8 in question answering and distillation."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """auto | fp32 | bf16 | fp16. auto: by the hardware. Optimizer state and weights stay fp32."""
+    compile: Switch = "auto"
+    """auto | true | false: torch.compile the model. auto: on accelerators. It costs half a minute before the first step
+    of a run; later workers find the compiled code in the run directory."""
+    require_capability: str = ""
+    """CPU flag that every node must have, such as amx_bf16: a node without it ends the run, instead of training at a
+    tenth of the speed. Empty: any CPU."""
+    model: Model = Model()
+    """What is trained."""
+    adapter: Adapter = Adapter()
+    """The adapter that is trained in place of the model."""
+    data: Data = Data()
+    """The training data."""
+    run: Run = Run()
+    """The folder of the run, and its seed."""
+    optimizer: Optimizer = Optimizer()
+    """AdamW or Muon, and the schedule."""
+    engine: Engine = Engine()
+    """How the training state is divided among the workers."""
+    communication: Communication = Communication()
+    """How workers exchange gradients."""
+    evaluation: Evaluation = Evaluation()
+    """The validation loss."""
+    checkpoint: Checkpoint = Checkpoint()
+    """When checkpoints are written and how many are kept."""
+    metrics: Metrics = Metrics()
+    """What is logged, and where."""
+    distillation: Distillation = Distillation()
+    """With task distillation: the teacher."""
+    question_answering: QuestionAnswering = QuestionAnswering()
+    """With task question_answering: the questions. BERT large on SQuAD 1.1 by default."""
+
+    @property
+    def windows_per_step(self) -> int:
+        return self.tokens_per_step // self.sequence_length
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_task(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        adapter = given.get("adapter")
+        kind = adapter.get("kind") if isinstance(adapter, Mapping) else getattr(adapter, "kind", None)
+        of_task = DEFAULTS["tasks"].get(str(given.get("task")), {})
+        return merged(merged(of_task, DEFAULTS["adapters"].get(str(kind), {})), given)

@@ -19,8 +19,7 @@ from trainer.files import Unfit, is_plain_name, open_regular, read_json, sha256
 
 INDEX = "index.json"
 VERSION, CONVERSATIONS = 2, 3
-READ_VERSIONS = (1, 2, 3)
-"""Version 1 had no dtype: always two bytes a token. Version 3 holds conversations (conversations.py, packing.py)."""
+"""Formats of text, and of conversations (conversations.py, packing.py)."""
 VERIFIED_BYTES = 1 << 30
 """Datasets up to this size are read and verified at each start, in about a second."""
 
@@ -106,22 +105,21 @@ def open_dataset(directory: str, verify: bool | str = False, conversations: bool
     again = f"run python -m trainer.prepare --output {path} again"
     if index is None:
         raise UserError(f"data.directory: {path} holds no {INDEX}, so no finished dataset; {again}")
-    if index.get("version") not in READ_VERSIONS:
+    if index.get("version") not in (VERSION, CONVERSATIONS):
         raise UserError(
-            f"data.directory: {path} has format {index.get('version')}, this trainer reads up to {CONVERSATIONS}; "
-            f"{again}"
+            f"data.directory: {path} has format {index.get('version')}, this trainer reads {VERSION} and "
+            f"{CONVERSATIONS}; {again}"
         )
     if conversations and index["version"] != CONVERSATIONS:
         raise UserError(f"data.directory: {path} holds text; for task=finetune prepare the data with --conversations")
     if not conversations and index["version"] == CONVERSATIONS:
         raise UserError(f"data.directory: {path} holds conversations; set task=finetune, or prepare text")
     try:
-        dtype = index.get("dtype", "uint16")
+        dtype = index["dtype"]
         width = np.dtype(dtype).itemsize
         splits = {name: index["splits"][name]["shards"] for name in ("train", "validation")}
         shards = [shard for split in splits.values() for shard in split]
-        vocabulary, end = int(index["vocabulary"]), int(index["end_of_text"])
-        largest = int(index.get("largest", vocabulary - 1))
+        vocabulary, end, largest = (int(index[name]) for name in ("vocabulary", "end_of_text", "largest"))
         wanted = {shard["file"]: stored_bytes(shard, width) for shard in shards}
         if not all(map(is_plain_name, wanted)):
             raise ValueError("a shard is not in the folder")

@@ -10,7 +10,7 @@ import signal
 import time
 from pathlib import Path
 
-from torch.distributed.elastic.agent.server.api import DEFAULT_ROLE, RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -19,7 +19,6 @@ from trainer import log
 from trainer.checkpoint.format import is_writing, list_checkpoints, step_of
 from trainer.checkpoint.saver import LAST_SECONDS
 from trainer.contract import DONE, EXIT_BROKEN, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, STATUS
-from trainer.elastic.ahead import Ahead
 from trainer.elastic.rendezvous import Handler
 from trainer.errors import Stop
 from trainer.files import read_record
@@ -68,18 +67,6 @@ class Agent(LocalElasticAgent):
         self._fruitless = 0
         self._stopped: dict[int, float] = {}
         """Process id of a stopped worker -> since when."""
-        self._ahead = Ahead(command, workers)
-        self._ahead.install()
-
-    def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        try:
-            return super().run(role)  # pyright: ignore[reportCallIssue]
-        finally:
-            self._ahead.end()
-
-    def _initialize_workers(self, worker_group: WorkerGroup) -> None:
-        self._ahead.start()
-        super()._initialize_workers(worker_group)  # pyright: ignore[reportCallIssue]
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._end_stopped()
@@ -100,7 +87,6 @@ class Agent(LocalElasticAgent):
                 os.kill(pid, signal.SIGKILL)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        self._ahead.start()
         log.event("new_round", after=self._handler.round, lost_members=self._handler.lost_members())
         for pid in self._running():
             with contextlib.suppress(ProcessLookupError):

@@ -23,17 +23,15 @@ def split_endpoint(endpoint: str, default_port: int, option: str = "--rdzv-endpo
     return host.strip("[]"), int(port)
 
 
-def wait_reachable(host: str, port: int, seconds: float, connect: bool) -> str | None:
-    """Wait until `host` has an address (and, with `connect`, answers on `port`); the reason if it does not in time.
+def wait_reachable(host: str, port: int, seconds: float) -> str | None:
+    """Wait until `host` answers on `port`; the reason if it does not in time.
 
     The name of a new Service or pod may not exist yet, and a resolver caches that for up to 30 s.
     """
     deadline = time.monotonic() + seconds
     while True:
         try:
-            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            if connect:
-                socket.create_connection((host, port), timeout=5).close()
+            socket.create_connection((host, port), timeout=5).close()
             return None
         except OSError as error:
             if time.monotonic() > deadline:

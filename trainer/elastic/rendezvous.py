@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
-from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.events.api import NodeState
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousConnectionError,
@@ -22,6 +22,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousInfo,
     RendezvousParameters,
 )
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
     RendezvousBackend,
@@ -101,8 +102,6 @@ class Handler(DynamicRendezvousHandler):
     link: Link
     _state_holder: WatchingStateHolder
     _op_executor: OpExecutor
-    hosted: object = None
-    """The store, if this process hosts it."""
     _delayed: threading.Timer | None = None
     _round = -1
     _size = 0
@@ -197,6 +196,18 @@ def number(parameters: RendezvousParameters, key: str, default: float, kind: typ
             f"--rdzv-conf {key}={given}: must be {what} from {least:g} to {LARGEST}; leave it out for {default:g}"
         )
     return found
+
+
+class _Here:
+    """The link to a store in this process, which is never away."""
+
+    def patient(self, wait: bool) -> None: ...
+
+
+def create_alone(parameters: RendezvousParameters) -> Handler:
+    """A rendezvous of this process alone, in a store that it hosts itself: torch's own c10d backend."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    return create_handler(store, C10dRendezvousBackend(store, parameters.run_id), _Here(), parameters)
 
 
 def create_handler(store: Store, backend: RendezvousBackend, link: Link, parameters: RendezvousParameters) -> Handler:

@@ -17,7 +17,7 @@ from torch import nn
 
 from trainer.config.presets import PRESETS
 from trainer.errors import UserError, advice, one_line
-from trainer.models import adapters, sources
+from trainer.models import adapters, origin
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
@@ -83,7 +83,7 @@ def load(
     dtype: "auto" keeps the stored type. Raises UserError if there is no model or it does not fit: an adapter, another
     kind of model, a smaller vocabulary than the data's, fewer positions than `length`, another tokenizer.
     """
-    source = sources.from_name(name, "model.name").model
+    source = origin.from_name(name, "model.name").model
     if adapters.is_folder(source):
         raise UserError(
             f"model.name: {name} is an adapter, no whole model; make one of it with python -m trainer.export --merge"
@@ -220,7 +220,7 @@ def _fresh(config: Any) -> Any:
 def _config(key: str, name: str, source: str) -> "PreTrainedConfig":
     """Read config.json. Raises UserError if it is not that of a causal language model."""
     try:
-        config = sources.read_config(source)
+        config = origin.read_config(source)
     except UserError as error:
         raise UserError(f"{key}: {error}") from None
     except Exception as error:

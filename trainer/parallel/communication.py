@@ -21,21 +21,16 @@ def wire(config: Config, device: torch.device, dtype: torch.dtype) -> str:
         return settings.compression
     if config.engine.name == "deepspeed" and dtype == torch.bfloat16:
         return "bf16"  # DeepSpeed's bf16 mode has no wider gradients
-    return "bf16" if device.type == "cuda" and settings.sync == "step" and dtype != torch.float32 else "none"
+    return "bf16" if device.type == "cuda" and dtype != torch.float32 else "none"
 
 
 def advice(config: Config, sent: str) -> str:
     """Which setting would lower the exchange's share of a step. sent: the result of `wire`."""
-    if config.communication.sync == "diloco":
-        return f"a larger communication.inner_steps than {config.communication.inner_steps} exchanges less often"
     if sent == "none":
         return "communication.compression=bf16 halves the bytes"
     if config.engine.name == "deepspeed" and config.engine.zero_stage == 2:
         return "engine.zero_stage=1 exchanges once a step, not after each micro-batch"
-    return (
-        f"a larger tokens_per_step than {config.tokens_per_step} exchanges less often; between nodes on a "
-        "slow link, communication.sync=diloco"
-    )
+    return f"a larger tokens_per_step than {config.tokens_per_step} exchanges less often"
 
 
 class Share:

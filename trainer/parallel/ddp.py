@@ -54,12 +54,9 @@ class DdpEngine:
     equal_turns = False
     divided = False
 
-    def __init__(
-        self, work: Work, config: Config, world: World, dtype: torch.dtype, divisor: float = 0.0, exchange: bool = True
-    ) -> None:
-        """divisor: divides the summed losses, in place of the items of the step."""
+    def __init__(self, work: Work, config: Config, world: World, dtype: torch.dtype, exchange: bool = True) -> None:
         self._net, self._world, self._dtype = work.net, world, dtype
-        self._divisor, self._clip = divisor or work.items_per_step, config.optimizer.clip or float("inf")
+        self._divisor, self._clip = work.items_per_step, config.optimizer.clip or float("inf")
         self._optimizers = optimizer.build(work.net, config.optimizer)
         self._scaler = torch.amp.GradScaler(world.device.type, enabled=dtype == torch.float16)
         self._exchange = Exchange(world, wire(config, world.device, dtype))
@@ -99,12 +96,6 @@ class DdpEngine:
         for each in self._optimizers:
             each.zero_grad(set_to_none=True)
         return Outcome(norm, skipped)
-
-    def synchronise(self) -> None:
-        """Do nothing: the workers never differ."""
-
-    def agreed(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
     def state(self) -> State:
         return State(adapters.kept(self._net), optimizer.state(self._optimizers, self._net), self._small())

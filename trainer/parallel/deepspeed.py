@@ -109,12 +109,6 @@ class DeepSpeedEngine:
         norm = norm if isinstance(norm, torch.Tensor) else torch.tensor(float("nan") if norm is None else norm)
         return Outcome(norm, torch.tensor(0.0 if applied else 1.0))
 
-    def synchronise(self) -> None:
-        """Do nothing: the workers never differ."""
-
-    def agreed(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
     def state(self) -> State:
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 

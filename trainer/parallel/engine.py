@@ -1,10 +1,9 @@
-"""The contract between the loop and the engines: DDP, DeepSpeed, FSDP, and DDP with rare exchanges (DiLoCo).
+"""The contract between the loop and the engines: DDP, DeepSpeed and FSDP.
 
 Every engine updates the same fp32 weights with the same rule, so each can resume another's checkpoint, at any number of
 workers. Products use autocast's type; with DeepSpeed in bf16, so do the weights outside a worker's own part.
 """
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,15 +50,7 @@ class Engine(Protocol):
         ...
 
     def step(self, rate: float, number: int) -> Outcome:
-        """Exchange what is still to be exchanged, clip and update with this learning rate. `number`: steps from 1."""
-        ...
-
-    def synchronise(self) -> None:
-        """Make all workers agree on weights and optimizer state, where they may differ. Collective."""
-        ...
-
-    def agreed(self) -> AbstractContextManager[None]:
-        """Within it, net has the weights that the workers last agreed on. The training does not notice."""
+        """Clip and update with this learning rate. `number`: steps from 1."""
         ...
 
     def state(self) -> State:

@@ -11,7 +11,7 @@ from trainer.config.schema import Config
 from trainer.data import packing
 from trainer.data.batches import open_dataset
 from trainer.data.packing import Packed, PackedBatches
-from trainer.models import memory, networks
+from trainer.models import capacity, networks
 from trainer.models.generation import continued, ends
 from trainer.tasks import pretrain
 from trainer.tasks.work import Work
@@ -33,9 +33,9 @@ def build(config: Config) -> Work:
         packing.tell(held_out, "validation")
     model = pretrain.build_model(config, dataset, packed=True)
     stop_after_answers(model.net, held_out, tokenizer)
-    windows, tokens = config.tokens_per_step // config.sequence_length, config.evaluation.sample_tokens
+    windows, tokens = config.windows_per_step, config.evaluation.sample_tokens
     batches = PackedBatches(train, model.micro_batch, windows, config.run.seed)
-    count = config.evaluation.batches * (config.micro_batch or memory.UNIT)
+    count = config.evaluation.batches * (config.micro_batch or capacity.UNIT)
     validation = Validation(held_out, model.micro_batch, count, tokenizer)
     return Work(
         net=model.net,

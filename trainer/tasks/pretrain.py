@@ -18,7 +18,7 @@ from trainer.data.text_size import TextSize, bits_per_byte
 from trainer.data.tokenizer import save_tokenizer
 from trainer.errors import UserError
 from trainer.files import read_json
-from trainer.models import adapters, memory, networks
+from trainer.models import adapters, capacity, networks
 from trainer.models.causal import IGNORED
 from trainer.models.generation import continuations
 from trainer.models.gpt2 import LanguageModel
@@ -50,7 +50,7 @@ def build_model(config: Config, dataset: Dataset, packed: bool = False) -> Model
     adapter = adapters.Adapter(net, config) if config.adapter.kind != "none" else None
     module = networks.module(net, config.model.checkpointing, packed, divided=config.engine.name == "fsdp")
     known = config.task in ("language_model", "finetune")  # and no teacher beside it
-    size = memory.micro_batch(config, net.config.get_text_config() if known else None)
+    size = capacity.micro_batch(config, net.config.get_text_config() if known else None)
 
     def save_model(weights: Weights, folder: Path) -> None:
         if adapter:
@@ -93,7 +93,7 @@ def build(config: Config) -> Work:
         config.sequence_length,
         size,
         evaluation.batches,
-        config.micro_batch or memory.UNIT,
+        config.micro_batch or capacity.UNIT,
         tokenizer=tokenizer,
     )
     return Work(
@@ -103,7 +103,7 @@ def build(config: Config) -> Work:
         validation=validation,
         items_per_step=config.tokens_per_step,
         tokens_per_step=config.tokens_per_step,
-        samples_per_step=config.tokens_per_step // config.sequence_length,
+        samples_per_step=config.windows_per_step,
         flops_per_token=networks.flops_per_token(net, config.sequence_length),
         save_model=model.save,
         load_model=model.load,

@@ -22,7 +22,7 @@ from trainer.checkpoint.format import list_checkpoints, load_weights
 from trainer.config.schema import Config
 from trainer.errors import UserError, advice, one_line
 from trainer.files import write_json
-from trainer.models import memory, networks, sources
+from trainer.models import capacity, networks, origin
 from trainer.parallel.world import World
 from trainer.tasks import squad_data
 from trainer.tasks.pretrain import spread
@@ -54,8 +54,8 @@ def build(config: Config) -> Work:
     # A fixed length needs one compiled graph only, and lengths rounded up could exceed the encoder's positions.
     fixed = config.compile == "true" or config.sequence_length % squad_data.ALIGNMENT != 0
     length = config.sequence_length if fixed else None
-    size = memory.micro_batch(config)
-    per_step = config.tokens_per_step // (config.sequence_length * size)
+    size = capacity.micro_batch(config)
+    per_step = config.windows_per_step // size
     batches = Batches(made, size, per_step, config.run.seed, padding, length)
     windows = per_step * size
     log.event(
@@ -109,10 +109,10 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
     name = config.model.name
     begun = [path / "model" for path in list_checkpoints(Path(config.run.directory))]
     begun = [path for path in begun if (path / "config.json").is_file()]
-    source = str(begun[-1]) if begun else sources.from_name(name, "model.name").model
+    source = str(begun[-1]) if begun else origin.from_name(name, "model.name").model
     torch.manual_seed(config.run.seed)  # for the fresh layer of the scores
     try:
-        described = sources.read_config(source)  # first: it looks at all files
+        described = origin.read_config(source)  # first: it looks at all files
         tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         if begun:
             net: Any = AutoModelForQuestionAnswering.from_config(
@@ -184,7 +184,7 @@ class Validation:
         length: int | None,
     ) -> None:
         self._module, self._questions, self._features = module, questions, made
-        self._micro_batch, self._settings = memory.micro_batch(config), config.question_answering
+        self._micro_batch, self._settings = capacity.micro_batch(config), config.question_answering
         self._padding, self._length = padding, length
         self._may_be_null = any(not question.answers for question in questions)
         self.answers: dict[str, str] = {}

@@ -37,13 +37,12 @@ def main(arguments: list[str]) -> int:
 def train(config: Config, run: Path) -> None:
     """Train to config.steps. Raises BrokenNode, and what loop.train raises."""
     from trainer.checkpoint.format import list_checkpoints
-    from trainer.elastic import ahead, processor
+    from trainer.elastic import processor
     from trainer.parallel.world import join, leave_group, require_device
     from trainer.train import loop
 
     processor.free_main_thread()
     task = tasks.load(config.task)
-    ahead.wait_for_place()  # after this TORCHELASTIC_ERROR_FILE is set, for report_failure
     require_device(begun=bool(list_checkpoints(run)))
     world = join(config.run.collective_timeout_seconds)
     log.event("round", round=world.round, world_size=world.size, rank=world.rank)

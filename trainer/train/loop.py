@@ -158,9 +158,6 @@ class Loop:
             if saving := due and not last:
                 self.progress.settle()
                 saving = self.progress.in_a_row == 0  # else after the next step that is not skipped
-            if saving:
-                with self.paused():  # an evaluation at this step judges what is saved
-                    self.engine.synchronise()
             if settings.evaluation.every and self.step % settings.evaluation.every == 0 and not last:
                 self.evaluate()
             if saving:
@@ -231,7 +228,7 @@ class Loop:
         self.reporter.training(figures, advice)
 
     def evaluate(self) -> None:
-        with self.paused(), self.engine.agreed():
+        with self.paused():
             value = self.work.validation.loss(self.work.module, self.world, self.dtype, lambda: self.notice.given)
             self.figures.setdefault("initial_validation_loss", value)
             further = self.work.validation_figures()
@@ -240,7 +237,7 @@ class Loop:
             self.reporter.validation(self.step, value, further)
 
     def save(self) -> Path:
-        """Have a thread write the state, on which all workers agree, and go on. Raises TrainingError if not finite."""
+        """Have a thread write the state, and go on. Raises TrainingError if not finite."""
         with self.paused() as began:
             self.idle()
             self.progress.settle()
@@ -256,14 +253,12 @@ class Loop:
 
     def stop(self) -> None:
         """Save and leave together. Raises Stopped."""
-        self.engine.synchronise()
         self.save()
         with contextlib.suppress(OSError):  # the saver has reported it; this attempt can do no more
             self.written()
         raise Stopped(self.notice.given)
 
     def finish(self) -> None:
-        self.engine.synchronise()
         self.evaluate()
         for attempt in range(1, LAST_ATTEMPTS + 1):
             path = self.save()
@@ -337,10 +332,6 @@ def build_engine(work: Work, config: Config, world: World, dtype: torch.dtype) -
         from trainer.parallel.fsdp import FsdpEngine
 
         return FsdpEngine(work, config, world, dtype)
-    if config.communication.sync == "diloco":
-        from trainer.parallel.diloco import DilocoEngine
-
-        return DilocoEngine(work, config, world, dtype)
     from trainer.parallel.ddp import DdpEngine
 
     return DdpEngine(work, config, world, dtype)

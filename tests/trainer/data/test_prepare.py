@@ -80,10 +80,6 @@ def test_what_a_training_may_still_read_is_not_replaced(
     assert run(*arguments, *change) == 2
     assert f"holds text in the tokens of {tokenizer}, which would be lost" in capsys.readouterr().err
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    index = json.loads(before["index.json"])
-    recipe = {"tokenizer": str(tokenizer), "validation_fraction": 0.3}  # of version 1
-    (tmp_path / "out" / "index.json").write_text(json.dumps(index | {"version": 1, "recipe": recipe}))
-    assert run(*arguments, *change) == 2
 
 
 def test_no_text_is_lost_and_none_is_in_both_splits(text: Path, tmp_path: Path, tokenizer: Path) -> None:

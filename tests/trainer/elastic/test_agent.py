@@ -124,7 +124,6 @@ HANGS = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Agent]]:
     """Start an agent's workers, the first of which runs WORKER, and wait until that is ready."""
-    monkeypatch.setattr(agent, "Ahead", lambda *_: SimpleNamespace(install=lambda: None, start=lambda: None))
     monkeypatch.setattr(agent, "HUNG_SECONDS", 0.2)
     (tmp_path / "checkpoints").mkdir()
     started: list[Agent] = []

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.rendezvous.api import RendezvousParameters, RendezvousStateError
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _RendezvousState
 
-from tests.ports import free_port
 from tests.trainer.conftest import EtcdServer, wait_until
 from tests.trainer.elastic.meeting import meet
 from tests.trainer.toy import Bomb
-from trainer.elastic import etcd, rendezvous_c10d, rendezvous_etcd, rendezvous_state
+from trainer.elastic import etcd, rendezvous_etcd, rendezvous_state
 from trainer.elastic.etcd import Etcd, access
 from trainer.elastic.rendezvous import Handler
 
@@ -89,32 +87,18 @@ class EtcdPlace:
         Etcd(access(self._endpoint, {}, {})).put(f"{rendezvous_etcd.PREFIX}{self._run_id}/state", data)
 
 
-class StorePlace:
-    def __init__(self, run_id: str) -> None:
-        self._run_id, self._port = run_id, free_port()
-        self._server = TCPStore("127.0.0.1", self._port, is_master=True, wait_for_workers=False)
-
-    def join(self, address: str) -> Handler:
-        return rendezvous_c10d.create(parameters("c10d", f"127.0.0.1:{self._port}", self._run_id, address))
-
-    def write(self, data: bytes) -> None:
-        self._server.set(f"rendezvous/{self._run_id}/state", data)  # pyright: ignore[reportArgumentType]
-
-
 def parameters(backend: str, endpoint: str, run_id: str, address: str) -> RendezvousParameters:
     options = {"keep_alive_interval": 1, "last_call_timeout": 1, "join_timeout": 40, "retry_seconds": 20}
     return RendezvousParameters(backend, endpoint, run_id, 2, 2, address, **options)
 
 
-@pytest.fixture(params=["etcd-v3", "c10d"])
-def place(request: pytest.FixtureRequest, run_id: str) -> EtcdPlace | StorePlace:
-    if request.param == "c10d":
-        return StorePlace(run_id)
-    return EtcdPlace(request.getfixturevalue("shared_etcd"), run_id)
+@pytest.fixture
+def place(shared_etcd: EtcdServer, run_id: str) -> EtcdPlace:
+    return EtcdPlace(shared_etcd, run_id)
 
 
 @pytest.fixture
-def pair(place: EtcdPlace | StorePlace) -> Iterator[list[Handler]]:
+def pair(place: EtcdPlace) -> Iterator[list[Handler]]:
     handlers = [place.join(f"127.0.0.{number}") for number in (1, 2)]
     yield handlers
     for handler in handlers:
@@ -130,7 +114,7 @@ HOSTILE: dict[str, Callable[[Path], bytes]] = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_state_is_refused_and_the_rendezvous_goes_on(
-    kind: str, place: EtcdPlace | StorePlace, pair: list[Handler], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, place: EtcdPlace, pair: list[Handler], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "executed"
     hostile = HOSTILE[kind](path)

@@ -1,4 +1,4 @@
-"""Two runs on one store never meet, and a rendezvous that is closed, claimed or deserted says so by name."""
+"""Two runs on one etcd never meet, and a rendezvous that is closed, claimed or deserted says so by name."""
 
 from __future__ import annotations
 
@@ -10,30 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.conftest import Launcher, termination, wait_until
-from tests.trainer.elastic.test_hostile_state import EtcdPlace, StorePlace, changed
+from tests.trainer.conftest import EtcdServer, Launcher, termination, wait_until
+from tests.trainer.elastic.test_hostile_state import EtcdPlace, changed
 from trainer import launch
 
 Settings = Callable[..., list[str]]
 
 
-@pytest.fixture(params=["etcd-v3", "c10d"])
-def place(request: pytest.FixtureRequest, run_id: str) -> EtcdPlace | StorePlace:
-    if request.param == "c10d":
-        return StorePlace(run_id)
-    return EtcdPlace(request.getfixturevalue("shared_etcd"), run_id)
+@pytest.fixture
+def place(shared_etcd: EtcdServer, run_id: str) -> EtcdPlace:
+    return EtcdPlace(shared_etcd, run_id)
 
 
-def options(place: EtcdPlace | StorePlace, *more: str) -> list[str]:
-    backend, endpoint = (
-        ("c10d", f"127.0.0.1:{place._port}") if isinstance(place, StorePlace) else ("etcd-v3", place._endpoint)
-    )
+def options(place: EtcdPlace, *more: str) -> list[str]:
     timing = "keep_alive_interval=1,last_call_timeout=1,join_timeout=90"
-    return ["--rdzv-backend", backend, "--rdzv-endpoint", endpoint, "--rdzv-conf", timing, *more]
+    return ["--rdzv-endpoint", place._endpoint, "--rdzv-conf", timing, *more]
 
 
 @pytest.fixture
-def node(place: EtcdPlace | StorePlace, tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
+def node(place: EtcdPlace, tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
     """Start a node without --rdzv-id."""
     started: list[Launcher] = []
 
@@ -76,9 +71,7 @@ def test_runs_at_the_same_time_never_meet_and_nodes_of_one_run_do(
 
 
 @pytest.fixture
-def told(
-    place: EtcdPlace | StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str]]:
+def told(place: EtcdPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
     """Run a launcher in this process; return its exit code and last words."""
     words = tmp_path / "words"
     monkeypatch.setenv("TRAINYARD_TERMINATION_LOG", str(words))
@@ -101,7 +94,7 @@ def test_one_id_for_two_runs_is_refused(
 
 @pytest.mark.parametrize("done", ["never", "late"])
 def test_a_closed_rendezvous_is_named_and_not_tried_again(
-    place: EtcdPlace | StorePlace,
+    place: EtcdPlace,
     told: Callable[..., tuple[int, str]],
     settings: Settings,
     run_id: str,

@@ -18,7 +18,7 @@ from trainer import report
 from trainer.checkpoint.format import checkpoint_folder
 from trainer.config import schema as config
 from trainer.export import model_card, plots
-from trainer.models.sources import Source
+from trainer.models.origin import Source
 from trainer.train.metrics import Reporter, StepFigures
 
 

@@ -24,7 +24,7 @@ from tests.trainer.tasks.test_squad import QUESTIONS, encoder
 from trainer import evaluate, sample
 from trainer.data.batches import open_dataset
 from trainer.export import __main__ as export
-from trainer.models import networks, sources
+from trainer.models import networks, origin
 
 __all__ = ["encoder"]  # a fixture
 
@@ -102,7 +102,7 @@ def test_a_checkpoint_is_evaluated_without_the_file_that_deepspeed_was_configure
     text = re.sub(r"^engine:\n(  .*\n)+", "", settings.read_text(), flags=re.MULTILINE)
     settings.write_text(text + engine)
     options = argparse.Namespace(data=None, batches=None, sequence_length=None)
-    source = sources.Source(str(tmp_path / "step" / "model"))
+    source = origin.Source(str(tmp_path / "step" / "model"))
     assert evaluate._of_checkpoint(source, tmp_path / "step", options)[2].engine.name == "ddp"
 
 
@@ -173,7 +173,7 @@ def test_the_cache_changes_no_text(run: Path) -> None:
     for _ in range(20):
         with torch.no_grad():
             ids = torch.cat([ids, net(ids).logits[:, -1:].argmax(-1)], dim=1)
-    from trainer.models.sources import from_run
+    from trainer.models.origin import from_run
 
     text = sample.sample(from_run(run), "The Rays", 20, seed=0, temperature=0)[0]
     assert text == words.decode(ids[0], skip_special_tokens=True)

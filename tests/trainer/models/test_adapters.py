@@ -25,7 +25,7 @@ from trainer import evaluate, sample
 from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
 from trainer.errors import UserError
 from trainer.export import __main__ as export
-from trainer.models import adapters, networks, sources
+from trainer.models import adapters, networks, origin
 from trainer.models.adapters import Adapter
 from trainer.models.causal import CausalModel
 
@@ -126,7 +126,7 @@ def test_a_checkpoint_holds_the_adapter_alone_and_peft_opens_it(finished: Path, 
     described = json.loads((folder / "adapter_config.json").read_text())
     assert described["base_model_name_or_path"] == str(gpt2)
     theirs = PeftModel.from_pretrained(read(gpt2), str(folder)).eval()
-    ours = sources.load(sources.from_run(finished))
+    ours = origin.load(origin.from_run(finished))
     with torch.no_grad():
         plain = read(gpt2)(input_ids=INPUTS).logits
         found = theirs(input_ids=INPUTS).logits
@@ -149,7 +149,7 @@ def test_evaluate_sample_and_export_take_an_adapter_as_it_is(
     assert not list(whole.glob("adapter*"))
     assert load_file(small / adapters.WEIGHTS).popitem()[1].dtype == torch.bfloat16
     with torch.no_grad():
-        expected = sources.load(sources.from_run(finished))(input_ids=INPUTS).logits
+        expected = origin.load(origin.from_run(finished))(input_ids=INPUTS).logits
         torch.testing.assert_close(read(whole)(input_ids=INPUTS).logits, expected, rtol=1e-5, atol=1e-5)
         theirs = PeftModel.from_pretrained(read(gpt2), str(small)).eval()
         torch.testing.assert_close(theirs(input_ids=INPUTS).logits, expected, rtol=0.05, atol=0.01)
@@ -232,9 +232,8 @@ def half_precision(world: Any, changes: dict[str, Any], folder: Path, kind: torc
         ({}, torch.float16),
         ({"engine__name": "deepspeed", "engine__zero_stage": 1}, torch.float16),
         ({"engine__name": "deepspeed", "engine__zero_stage": 2}, torch.bfloat16),
-        ({"communication__sync": "diloco", "communication__inner_steps": 2}, torch.bfloat16),
     ],
-    ids=["ddp fp16", "zero-1 fp16", "zero-2 bf16", "diloco bf16"],
+    ids=["ddp fp16", "zero-1 fp16", "zero-2 bf16"],
 )
 def test_in_half_precision_the_base_stays_as_it_was_and_the_adapter_fp32(
     changes: dict[str, Any], kind: torch.dtype, llama: Path, tmp_path: Path
@@ -245,8 +244,7 @@ def test_in_half_precision_the_base_stays_as_it_was_and_the_adapter_fp32(
     assert ours["saved"] == {torch.float32}
     assert torch.equal(ours["resumed"]["weights"], ours["steps"][2]["weights"])
     for mine, theirs in zip(ours["steps"], other["steps"], strict=True):
-        if "communication__sync" not in changes:
-            assert torch.equal(mine["weights"], theirs["weights"])
+        assert torch.equal(mine["weights"], theirs["weights"])
         assert mine["skipped"] == 0
     if kind == torch.float16:  # two workers' gradient is that of one in fp32, but for rounding
         alone = half_precision(toy.place(), {}, llama, torch.float32)

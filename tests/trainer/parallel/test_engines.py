@@ -1,9 +1,8 @@
-"""DDP, DeepSpeed and DiLoCo: the same updates, checkpoints that any of them resumes, what each of them refuses."""
+"""DDP and DeepSpeed: the same updates, checkpoints that any of them resumes, what each of them refuses."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from tests.trainer import toy
-from tests.trainer.conftest import Workers, losses, metrics, wait_until
-from trainer import evaluate
-from trainer.checkpoint.format import list_checkpoints, load_optimizer, newest_checkpoint
+from tests.trainer.conftest import Workers, losses, metrics
+from trainer.checkpoint.format import load_optimizer, newest_checkpoint
 
 Start = Callable[[int, list[str]], Workers]
 Settings = Callable[..., list[str]]
@@ -83,11 +81,7 @@ def half_precision(world: Any, engine_settings: dict[str, Any]) -> list[dict[str
     return toy.steps(build_engine(toy.work(), config, world, torch.float16), world, 0, 4)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"engine__name": "deepspeed"}, {"communication__sync": "diloco", "communication__inner_steps": 2}],
-    ids=["ddp", "deepspeed", "diloco"],
-)
+@pytest.mark.parametrize("changes", [{}, {"engine__name": "deepspeed"}], ids=["ddp", "deepspeed"])
 def test_an_overflow_on_one_worker_is_skipped_by_all(changes: dict[str, Any], tmp_path: Path) -> None:
     """fp16 on two workers; the third step overflows on the second alone, which the first's own scaler would miss."""
     first, second = toy.drive(2, half_precision, changes, folder=tmp_path)
@@ -164,107 +158,6 @@ def sent_and_weights(world: Any, compression: str) -> dict[str, Any]:
     weights = toy.steps(built, world, 0, 2)[-1]["weights"]
     sent, left = (built.take_communication()[1] for _ in range(2))
     return {"bytes": sent, "left": left, "weights": weights}
-
-
-def test_diloco_learns_sends_less_and_resumes_exactly(
-    start_workers: Start, settings: Settings, tmp_path: Path, straight: list[float]
-) -> None:
-    """Two workers that exchange weights every fourth step; then killed in the middle and resumed; then by three."""
-    changes = {**SMALL, "micro_batch": 2, "communication__sync": "diloco", "communication__inner_steps": 4}
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    workers = start_workers(2, settings(whole, steps=16, checkpoint__every_steps=6, **changes))
-    assert workers.wait() == [0, 0], workers.output
-    found = list(losses(whole).values())
-    assert found[0] == pytest.approx(straight[0], abs=1e-5)
-    assert found[-1] < straight[9] + 0.2, "no worse than six steps behind a run that exchanges each step"
-    parameters = sum(value.numel() for value in weights(whole).values())
-    by_step = [line["bytes_sent_per_step"] for line in metrics(whole) if "loss" in line]
-    assert [step for step, sent in enumerate(by_step, 1) if sent > 4 * parameters] == [4, 7, 8, 12, 13, 16]
-
-    again = start_workers(2, settings(broken, steps=16, checkpoint__every_steps=6, **changes))
-    wait_until(lambda: len(list_checkpoints(broken)) > 0, 60, "a checkpoint")
-    again.kill()
-    again.wait()
-    resumed = start_workers(2, settings(broken, steps=16, checkpoint__every_steps=6, **changes))
-    assert resumed.wait() == [0, 0], resumed.output
-    assert "event=resume" in resumed.output
-    assert losses(broken) == losses(whole)
-
-    longer = start_workers(3, settings(broken, steps=18, **changes))
-    assert longer.wait() == [0, 0, 0], longer.output
-    assert losses(broken)[18] < losses(broken)[1] - 0.3
-
-
-def test_diloco_judges_the_weights_that_it_saves_and_trains_on_undisturbed(
-    start_workers: Start, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exchanges after steps 4, 6 (for the checkpoint), 8 and 12; between them each worker has weights of its own."""
-    changes = {**SMALL, "micro_batch": 2, "steps": 12, "communication__sync": "diloco", "communication__inner_steps": 4}
-    curves, changes["checkpoint__every_steps"] = [], 6
-    for every in (0, 3):
-        run = tmp_path / str(every)
-        workers = start_workers(2, settings(run, evaluation__every=every, **changes))
-        assert workers.wait() == [0, 0], workers.output
-        curves.append(losses(run))
-    assert curves[0] == curves[1], "an evaluation changes no training"
-    judged = {line["step"]: line["validation_loss"] for line in metrics(run) if "validation_loss" in line}
-    assert list(judged) == [0, 3, 6, 9, 12]
-    assert judged[3] == judged[0], "before the first exchange"
-    assert judged[9] < judged[6], "of step 8"
-    for step in (6, 12):
-        assert evaluate.main(["--run", str(run), "--step", str(step), "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["loss"] == pytest.approx(judged[step], abs=1e-6)
-
-
-def diloco_weights(world: Any) -> torch.Tensor:
-    from trainer.train.loop import build_engine
-
-    changes = {"communication__sync": "diloco", "communication__inner_steps": 2}
-    built = build_engine(toy.work(), toy.configuration(**changes), world, torch.float32)
-    toy.steps(built, world, 4, 7)
-    built.synchronise()
-    return torch.cat([value.flatten() for value in built.state().weights.values()])
-
-
-def test_diloco_makes_the_steps_of_its_paper(tmp_path: Path) -> None:
-    """Two workers and three steps, by hand: algorithm 1 of arXiv 2311.08105, with an exchange each second step and one
-    before the checkpoint. Half of the examples of a step are a worker's own."""
-    from trainer.parallel import optimizer
-
-    nets = [toy.Net(), toy.Net()]
-    adams = [optimizer.build(net, toy.configuration().optimizer)[0] for net in nets]
-    outer = [value.detach().clone() for value in nets[0].parameters()]
-    momentum = [torch.zeros_like(value) for value in outer]
-    for step in (4, 5, 6):
-        for rank, (net, adam) in enumerate(zip(nets, adams, strict=True)):
-            optimizer.set_learning_rate([adam], 0.01)
-            adam.zero_grad()
-            for number in range(rank, toy.PER_STEP, 2):
-                values, targets = map(torch.from_numpy, toy.Batches().get(step, number))
-                (net(values, targets) / toy.PER_STEP).backward()
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            adam.step()
-        if step == 4:
-            continue
-        for place, start in enumerate(outer):
-            parts = [list(net.parameters())[place].detach() for net in nets]
-            gradient = start - (parts[0] + parts[1]) / 2
-            momentum[place] = 0.9 * momentum[place] + gradient
-            outer[place] = start - 0.7 * (gradient + 0.9 * momentum[place])
-            for part in parts:
-                part.copy_(outer[place])
-    expected = torch.cat([value.flatten() for value in outer])
-    for found in toy.drive(2, diloco_weights, folder=tmp_path):
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
-
-
-def test_diloco_refuses_more_workers_than_micro_batches(
-    start_workers: Start, settings: Settings, tmp_path: Path
-) -> None:
-    changes = {**SMALL, "micro_batch": 8, "communication__sync": "diloco"}
-    workers = start_workers(2, settings(tmp_path, **changes))
-    assert workers.wait() == [42, 42], workers.output
-    assert "communication.sync=diloco: 2 workers, but a step has 1 micro-batches" in workers.output
 
 
 def test_muon_learns_and_resumes_exactly(start_workers: Start, settings: Settings, tmp_path: Path) -> None:

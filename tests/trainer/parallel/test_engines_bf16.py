@@ -77,9 +77,8 @@ def seconds_waited(world: Any, changes: dict[str, Any]) -> float:
         {},
         {"engine__name": "deepspeed", "engine__zero_stage": 1},
         {"engine__name": "deepspeed", "engine__zero_stage": 2},
-        {"communication__sync": "diloco", "communication__inner_steps": 3},
     ],
-    ids=["ddp", "zero-1", "zero-2", "diloco"],
+    ids=["ddp", "zero-1", "zero-2"],
 )
 def test_every_engine_tells_how_long_computing_waited_for_the_others(changes: dict[str, Any], tmp_path: Path) -> None:
     waiting, late = toy.drive(2, seconds_waited, changes, folder=tmp_path)

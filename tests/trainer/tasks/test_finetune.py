@@ -24,7 +24,7 @@ from trainer.data.packing import IGNORED, pack
 from trainer.errors import UserError
 from trainer.export import __main__ as export
 from trainer.export import plots
-from trainer.models import adapters, sources
+from trainer.models import adapters, origin
 from trainer.models.adapters import Adapter
 from trainer.models.causal import CausalModel
 from trainer.tasks import finetune, pretrain
@@ -130,7 +130,7 @@ def test_what_closes_an_answer_is_looked_up_in_one_that_was_not_cut(
     net.generation_config.eos_token_id = [0, 2]
     (tmp_path / "adapter").mkdir()
     adapter.save(adapters.kept(net), tmp_path / "adapter")
-    found = sources.load(sources.from_name(str(tmp_path / "adapter"), "--model"))
+    found = origin.load(origin.from_name(str(tmp_path / "adapter"), "--model"))
     assert found.generation_config.eos_token_id == [0, 2]
 
 

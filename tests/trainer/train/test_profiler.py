@@ -67,7 +67,6 @@ def test_what_is_no_range_of_steps_is_refused(given: str) -> None:
         ([], "bf16", "tokens_per_step"),
         (["engine.name=deepspeed", "engine.zero_stage=2"], "bf16", "engine.zero_stage=1"),
         (["engine.name=deepspeed"], "bf16", "tokens_per_step"),
-        (["communication.sync=diloco"], "none", "communication.inner_steps"),
     ],
 )
 def test_the_setting_that_lowers_the_exchange_is_named(given: list[str], sent: str, named: str) -> None:

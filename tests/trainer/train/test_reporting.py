@@ -87,7 +87,7 @@ def test_an_error_without_a_text_is_told_by_its_kind(
         raise error
 
     monkeypatch.setattr("socket.getaddrinfo", fail)
-    assert network.wait_reachable("h", 1, 0, connect=False) == kind
+    assert network.wait_reachable("h", 1, 0) == kind
     monkeypatch.undo()
     tell = reporter(tmp_path)
     monkeypatch.setattr("trainer.train.metrics.write_json", fail)

@@ -16,7 +16,7 @@ from trainer.config.memory import held, kept_by_layer, limit, of_document, of_pr
 from trainer.config.presets import PRESETS
 from trainer.data.batches import Tokens
 from trainer.errors import UserError
-from trainer.models import attention, memory, networks, sources
+from trainer.models import attention, capacity, networks, origin
 from trainer.models.causal import CausalModel
 from trainer.models.gpt2 import LanguageModel
 from trainer.parallel import communication
@@ -64,7 +64,7 @@ def test_it_counts_the_layers_and_parameters_of_others_than_our_gpt2(kind: str, 
     size |= {"num_key_value_heads": heads} if kind in ("llama", "gemma") else {}
     size |= {"n_inner": 224, "n_positions": 128} if kind == "gpt2" else {}
     size |= {"head_dim": 16} if kind == "gemma" else {}
-    found, chosen = [], config.Config(engine=config.Engine(name="fsdp"))
+    found, chosen = [], config.Config.model_validate({"engine": {"name": "fsdp"}})
     for layers in (1, 3):
         made = AutoConfig.for_model(kind, **size, num_hidden_layers=layers, bos_token_id=0, eos_token_id=0)
         networks._drop_nothing(made)
@@ -83,7 +83,6 @@ def test_it_counts_the_layers_and_parameters_of_others_than_our_gpt2(kind: str, 
         ([], "fp32", 4 + 4 + 8),
         ([], "bf16", 4 + 4 + 8 + 2),
         (["optimizer.name=muon"], "fp32", 4 + 4 + 4),
-        (["communication.sync=diloco"], "fp32", 4 + 4 + 8 + 8),
         (["engine.name=deepspeed"], "bf16", 2 + 4 + 12 / 4),
         (["engine.name=deepspeed"], "fp16", 4 + 2 + 4 + 12 / 4),
         (["engine.name=deepspeed", "engine.zero_stage=2"], "bf16", 2 + (4 + 12) / 4),
@@ -136,22 +135,22 @@ def test_what_is_divided_frozen_or_computed_twice_takes_less() -> None:
 )
 def test_the_micro_batch_follows_from_model_and_memory(preset: str, gib: float, windows: int) -> None:
     chosen = config.load([*NEEDED, f"model.preset={preset}"])
-    assert memory.micro_batch(chosen, shape(preset), gib * GIB) == windows
+    assert capacity.micro_batch(chosen, shape(preset), gib * GIB) == windows
 
 
 def test_it_divides_the_step_and_leaves_work_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     step = config.load([*NEEDED, "tokens_per_step=49152", "micro_batch=auto"])  # 48 windows
-    assert memory.micro_batch(step, shape("small"), 80e9) == 16
+    assert capacity.micro_batch(step, shape("small"), 80e9) == 16
     monkeypatch.setenv("WORLD_SIZE", "6")
-    assert memory.micro_batch(step, shape("small"), 80e9) == 8
+    assert capacity.micro_batch(step, shape("small"), 80e9) == 8
     monkeypatch.setenv("WORLD_SIZE", "100")
-    assert memory.micro_batch(step, shape("small"), 80e9) == 1
+    assert capacity.micro_batch(step, shape("small"), 80e9) == 1
 
 
 def test_what_is_given_is_taken_and_a_cpu_takes_eight() -> None:
     given = config.load([*NEEDED, "micro_batch=64"])
-    assert memory.micro_batch(given, shape("xl"), 14.6 * GIB) == 64
-    assert memory.micro_batch(config.load(NEEDED), shape("small")) == 8
+    assert capacity.micro_batch(given, shape("xl"), 14.6 * GIB) == 64
+    assert capacity.micro_batch(config.load(NEEDED), shape("small")) == 8
     with pytest.raises(UserError, match=r"micro_batch: 'many' is not a whole number or auto"):
         config.load([*NEEDED, "micro_batch=many"])
 
@@ -179,8 +178,8 @@ def test_a_size_stands_for_a_llama_that_needs_about_what_the_real_ones_need(
 def test_a_cpu_takes_what_its_container_may_hold(
     monkeypatch: pytest.MonkeyPatch, limit: int | None, windows: int
 ) -> None:
-    monkeypatch.setattr(memory.memory, "limit", lambda: limit)
-    assert memory.micro_batch(config.load(NEEDED), shape("small")) == windows
+    monkeypatch.setattr(capacity.memory, "limit", lambda: limit)
+    assert capacity.micro_batch(config.load(NEEDED), shape("small")) == windows
 
 
 def test_a_container_finds_its_limit_in_cgroups_of_both_kinds(tmp_path: Path) -> None:
@@ -199,7 +198,9 @@ def test_a_container_finds_its_limit_in_cgroups_of_both_kinds(tmp_path: Path) ->
 def test_the_validation_set_is_of_the_whole_split_and_does_not_depend_on_the_micro_batch(tmp_path: Path) -> None:
     (tmp_path / "shard").write_bytes(bytes(2 * 40_000))
     tokens = Tokens([tmp_path / "shard"])
-    sizes = {pretrain.Validation(tokens, 32, size, 4, memory.UNIT, tokenizer=Path()).tokens for size in (1, 4, 32, 64)}
+    sizes = {
+        pretrain.Validation(tokens, 32, size, 4, capacity.UNIT, tokenizer=Path()).tokens for size in (1, 4, 32, 64)
+    }
     assert sizes == {4 * 8 * 32}
     assert pretrain.spread(100, 4).tolist() == [0, 33, 66, 99], "over the whole split"
 
@@ -226,7 +227,6 @@ def test_workers_whose_memories_differ_are_told_what_to_give(tmp_path: Path) -> 
         ([], "cuda", torch.float16, "bf16"),
         ([], "cuda", torch.float32, "none"),
         ([], "cpu", torch.bfloat16, "none"),
-        (["communication.sync=diloco"], "cuda", torch.bfloat16, "none"),
         (["communication.compression=none"], "cuda", torch.bfloat16, "none"),
         (["communication.compression=fp16"], "cpu", torch.float32, "fp16"),
     ],
@@ -245,9 +245,9 @@ def test_a_model_that_its_container_cannot_hold_is_refused_before_it_is_read(
     net = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=128))
     size = sum(parameter.numel() for parameter in net.parameters())
     net.save_pretrained(tmp_path, max_shard_size=4 * size // parts)
-    assert sources.weights(tmp_path) == size
-    monkeypatch.setattr(sources.memory, "limit", lambda: 4 * size)
-    assert sources.load(sources.from_name(str(tmp_path), "--model")).config.n_embd == 32
-    monkeypatch.setattr(sources.memory, "limit", lambda: 4 * size - 1)
+    assert origin.weights(tmp_path) == size
+    monkeypatch.setattr(origin.memory, "limit", lambda: 4 * size)
+    assert origin.load(origin.from_name(str(tmp_path), "--model")).config.n_embd == 32
+    monkeypatch.setattr(origin.memory, "limit", lambda: 4 * size - 1)
     with pytest.raises(UserError, match="and this container may use"):
-        sources.load(sources.from_name(str(tmp_path), "--model"))
+        origin.load(origin.from_name(str(tmp_path), "--model"))

@@ -33,7 +33,7 @@ def micro_batch(config: Config, model: Any = None, memory_bytes: float | None = 
     """
     if config.micro_batch:
         return config.micro_batch
-    samples = config.tokens_per_step // config.sequence_length
+    samples = config.windows_per_step
     accelerator = memory_bytes is not None or torch.cuda.is_available()
     if memory_bytes is None:
         memory_bytes = device_memory() if accelerator else memory.limit()
