@@ -59,10 +59,10 @@ chaos: .venv/dev.stamp  ## break a real training in every way; the table goes to
 	$(PY) -m chaos
 
 bench: .venv/dev.stamp  ## repeat the CPU benchmarks of the trainer and of `pulumi up` in bench/results/ (root, 2 idle cores, 2 hours)
-	for each in graph preview trainer.prepare trainer.attention trainer.head trainer.lora trainer.startup trainer.checkpoint trainer.scaling trainer.speed; do \
+	for each in graph preview trainer.prepare trainer.lora trainer.startup trainer.checkpoint trainer.scaling trainer.speed; do \
 	  echo "== bench.$$each"; $(PY) -m bench.$$each || exit 1; done
 
-gpu:  ## test and measure on this machine's GPU, 8 minutes a stage: make gpu STAGE=tests|speed|attention|head|memory|profile [PY=python3]
+gpu:  ## test and measure on this machine's GPU, 8 minutes a stage: make gpu STAGE=tests|speed [PY=python3]
 	@$(GPU_PY) -m bench.gpu --stage "$(STAGE)" $(ARGS)
 
 # Near the end of its heap, 4 GB by default, pyright drops what it knows of types and infers it again: 345 s of processor

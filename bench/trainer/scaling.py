@@ -64,8 +64,6 @@ class Node:
 
 C3 = Node("C3, 16 Gbit/s", 16, 32_768 / 3_600, 1.0)
 G4DN = Node("g4dn, 5 Gbit/s", 5, 524_288 / 4 / 20_000, 1.5)
-DILOCO_STEPS = 2
-"""Inner steps of the DiLoCo rows: few, so that the short run includes exchanges; the default is 50."""
 
 
 @dataclass(frozen=True)
@@ -101,21 +99,13 @@ def main() -> int:
         rows.append(("2 workers that do not talk (each 1 of 1)", strangers))
         for node in [C3] * (options.node != "g4dn") + [G4DN] * (options.node != "c3"):
             rate = link(node, alone.step_seconds / 2)
-            for label, changes in variants():
-                found = run(folder / f"{node.gigabits:g}-{label}", data, cores, rate, *changes)[0]
-                rows.append((f"2 workers, {node.name} = {rate / 1e6:.0f} Mbit/s here, {label}", found))
+            for label in ("fp32", "bf16"):
+                compression = f"communication.compression={'none' if label == 'fp32' else label}"
+                found = run(folder / f"{node.gigabits:g}-{label}", data, cores, rate, compression)[0]
+                rows.append((f"2 workers, {node.name} = {rate / 1e6:.0f} Mbit/s here, {label} gradients", found))
                 print(rows[-1], flush=True)
         write(rows, alone, strangers)
     return 0
-
-
-def variants() -> list[tuple[str, list[str]]]:
-    diloco = ["communication.sync=diloco", f"communication.inner_steps={DILOCO_STEPS}"]
-    return [
-        ("fp32 gradients", []),
-        ("bf16 gradients", ["communication.compression=bf16"]),
-        (f"DiLoCo every {DILOCO_STEPS} steps, bf16", [*diloco, "communication.compression=bf16"]),
-    ]
 
 
 def link(node: Node, compute_seconds: float) -> float:
@@ -214,9 +204,7 @@ def measure(folder: Path, network: Network, workers: list[subprocess.Popen[bytes
             raise SystemExit(f"{reason}:\n{logs}")
         time.sleep(0.02)
     first, last = min(counted), max(counted)
-    # Take pairs of steps, so that with DiLoCo each pair has one step with an exchange and one without.
-    pairs = list(itertools.pairwise(lines[1 : STEPS + 1]))
-    fastest = min(pairs, key=lambda pair: sum(line["step_seconds"] for line in pair))
+    fastest = min(itertools.pairwise(lines[1 : STEPS + 1]), key=lambda pair: sum(line["step_seconds"] for line in pair))
     seconds = statistics.mean(line["step_seconds"] for line in fastest)
     return Measured(
         TOKENS_PER_STEP / seconds,
