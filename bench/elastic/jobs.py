@@ -24,7 +24,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from bench import page
-from chaos.row import Expected, until
+from faults.fault import Expected, until
 from cli.cluster import as_json, connect, pods_of, workers
 from local import toolchain
 

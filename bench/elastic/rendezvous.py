@@ -25,7 +25,7 @@ from typing import Any
 
 from bench import page
 from bench.trainer.setup import processor_seconds
-from chaos.lab import etcd_command
+from faults.lab import etcd_command
 
 RESULTS = page.results() / "elastic-rendezvous.md"
 GROUPS = 4

@@ -40,7 +40,7 @@ from pathlib import Path
 
 from bench import page
 from bench.trainer import setup
-from chaos.network import Network
+from faults.network import Network
 from trainer.launch import MALLOC
 
 STEPS = 4

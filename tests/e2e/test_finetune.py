@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from chaos.nodes import ROOT
-from chaos.pods import Pods
-from chaos.stack import Stack
+from faults.node import Node
+from faults.nodes import ROOT
+from faults.stack import Stack
 from infra.stackfiles import stack_file_values
 from local import paths
 from tests.e2e.conftest import succeed
@@ -110,16 +110,15 @@ def test_four_keys_fine_tune_a_model_of_ones_own_and_a_killed_pod_costs_nothing(
     stack.write(workers={"count": 2, "cpu": 0.4, "memoryGib": 2}, dataset={"input": [chats.name]})
     stack.write(training=four | short)
     stack.up()
-    with Pods(stack) as pods:
-        pods.world(2)
-        pods.until(lambda: pods.journal.step >= 15, 120, "step 15")
-        killed, before = pods.running()[1], pods.training()["round"]
-        pods.delete(killed, grace=0)
-        pods.end(killed)
-        assert pods.journal.step < STEPS - 20, "it was killed on the way"
+    with Node(stack) as there:
+        there.steps_on(2, 180)
+        there.until(lambda: there.journal.step >= 15, 120, "step 15")
+        killed, before = there.train()[1], status(there.run)["round"]
+        there.delete(killed, grace=0)
+        assert there.journal.step < STEPS - 20, "it was killed on the way"
         succeed(stack, "follow")
-        assert pods.done()["step"] == STEPS
-        assert pods.training()["round"] != before, "those who were left made a round of their own"
+        assert json.loads((there.run / DONE).read_text())["step"] == STEPS
+        assert status(there.run)["round"] != before, "those who were left made a round of their own"
         index = json.loads(next(paths.STORAGE.glob(f"datasets/{NAME}-*[0-9a-f]/index.json")).read_text())
         assert index["documents"] == 25 * len(COLOURS)
 

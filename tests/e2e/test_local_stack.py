@@ -20,9 +20,9 @@ from typing import Any, TextIO
 
 import pytest
 
-from chaos.nodes import ROOT
-from chaos.row import until
-from chaos.stack import Stack
+from faults.fault import until
+from faults.nodes import ROOT
+from faults.stack import Stack
 from infra.stackfiles import stack_file_values
 from local import environment
 from tests.fixtures_cluster import bring_up
@@ -86,7 +86,7 @@ def test_two_pods_train_a_model_that_is_fetched_and_that_transformers_loads(stac
 
 
 def test_a_second_up_changes_nothing(stack: Stack) -> None:
-    stack.up("--expect-no-changes")
+    stack.up(expect_no_changes=True)
 
 
 def test_the_commands_in_the_outputs_work(stack: Stack) -> None:
