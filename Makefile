@@ -56,7 +56,7 @@ e2e: .venv/dev.stamp .venv/policy.stamp  ## real node, real engine, real trainin
 
 chaos: .venv/dev.stamp  ## break a real training in every way; the table goes to bench/results/chaos.md (root)
 	@$(TRAINYARD) local toolchain etcd
-	$(PY) -m chaos
+	$(PY) -m faults
 
 bench: .venv/dev.stamp  ## repeat the CPU benchmarks of the trainer and of `pulumi up` in bench/results/ (root, 2 idle cores, 2 hours)
 	for each in graph preview trainer.prepare trainer.lora trainer.startup trainer.checkpoint trainer.scaling trainer.speed; do \

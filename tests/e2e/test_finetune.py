@@ -20,6 +20,7 @@ from faults.stack import Stack
 from infra.stackfiles import stack_file_values
 from local import paths
 from tests.e2e.conftest import succeed
+from trainer.contract import DONE, STATUS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
@@ -32,6 +33,10 @@ TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text("utf-8"))
 
 
 def question(thing: str) -> dict[str, str]:
@@ -113,12 +118,14 @@ def test_four_keys_fine_tune_a_model_of_ones_own_and_a_killed_pod_costs_nothing(
     with Node(stack) as there:
         there.steps_on(2, 180)
         there.until(lambda: there.journal.step >= 15, 120, "step 15")
-        killed, before = there.train()[1], status(there.run)["round"]
+        killed, before = there.train()[1], read(there.run / STATUS)["round"]
         there.delete(killed, grace=0)
         assert there.journal.step < STEPS - 20, "it was killed on the way"
         succeed(stack, "follow")
-        assert json.loads((there.run / DONE).read_text())["step"] == STEPS
-        assert status(there.run)["round"] != before, "those who were left made a round of their own"
+        assert read(there.run / DONE)["step"] == STEPS
+        assert read(there.run / STATUS)["round"] != before, (
+            "those who were left made a round of their own"
+        )
         index = json.loads(next(paths.STORAGE.glob(f"datasets/{NAME}-*[0-9a-f]/index.json")).read_text())
         assert index["documents"] == 25 * len(COLOURS)
 

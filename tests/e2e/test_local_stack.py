@@ -169,10 +169,8 @@ def _job(stack: Stack) -> dict[str, Any]:
 
 
 def test_destroy_leaves_no_object(stack: Stack) -> None:
-    destroyed = stack.pulumi("destroy", "--yes")
-    assert destroyed.returncode == 0, destroyed.stdout + destroyed.stderr
+    stack.destroy()
     assert "NotFound" in stack.kubectl("get", "namespace", stack.namespace).stderr
     # A provisioner deletes a volume after its claim.
     until(lambda: stack.namespace not in stack.kubectl("get", "persistentvolumes").stdout, 200, "no volume is left")
-    left = json.loads(stack.run(["pulumi", "stack", "export", "--stack", "e2e"]).stdout)["deployment"]
-    assert not left.get("resources")
+    assert not (stack.engine().export_stack().deployment or {}).get("resources")
