@@ -1,27 +1,19 @@
 """The gain of two workers on a slow link over one: `python -m bench.trainer.scaling` (root, two cores, 6 minutes).
 
-Each worker is `trainer.train` in its own network namespace, pinned to one core. tc limits the link's rate at both ends
-with a token bucket. This kernel has no netem, so the latency is that of a veth pair. The speeds are those of one run:
-nothing else may use the two cores.
-
-The limited rate stands for a real link if exchange and computation have the same ratio as there:
+Each worker is `trainer.train` in its own network namespace, pinned to one core; tc limits the link's rate with a token
+bucket. The limited rate stands for a real link if exchange and computation have the same ratio as there:
 
     rate here = rate there x (seconds of computing there / here) x (bytes here / there)
 
-- C3: 16 Gbit/s for c3-highmem-8. 32,768 tokens a step and node (Intel's tutorial) at 3,600 tokens/s take 9.1 s. 3,600
-  is 25 % of the AMX peak of 4 cores at 3.0 GHz (12.3 TFLOP/s at 855 MFLOP a token): an optimistic node, so a hard test.
-  At the tutorial's own 811 tokens/s the exchange takes a quarter of that share. It sends 4 bytes x 124.4 M parameters.
+- C3: 16 Gbit/s for c3-highmem-8. 32,768 tokens a step and node (Intel's tutorial) at 3,600 tokens/s take 9.1 s: 25 % of
+  the AMX peak of 4 cores at 3.0 GHz, an optimistic node and so a hard test. It sends 4 bytes x 124.4 M parameters.
 - g4dn: 5 Gbit/s (its base rate). 524,288 tokens a step on 4 nodes at 20,000 tokens/s (T4, fp16) take 6.6 s. A ring of 4
   sends 2 x 3/4 of the same 498 MB, a ring of two 2 x 1/2.
 
-Here: the preset micro (4 layers of width 128, a vocabulary of 500: 0.9 M parameters), windows of 256, 4,096 tokens a
-micro-batch, 32,768 tokens a step: each of two workers has half of a C3 node's tokens. A larger model takes too long on
-one core, and the formula fixes the ratio of bytes to computation for any model. Gradients are sent in 4 buckets of 1 MB
-here, and in 20 of 25 MB there. A run of one worker measures the time of computation first.
-
-Efficiency is the tokens/s of two workers over twice those of one. Two workers that never communicate already slow each
-other down here, because they share caches and memory, which nodes do not. The second efficiency is relative to such a
-pair. Each figure is from the fastest two consecutive steps, since other programs can only slow a step down.
+Here the preset micro (0.9 M parameters) makes steps of 32,768 tokens; a run of one worker measures the time of
+computation first. Efficiency is the tokens/s of two workers over twice those of one, and over those of two that never
+communicate, which slow each other down because they share caches and memory. Each figure is from the fastest two
+consecutive steps, since other programs can only slow a step down.
 """
 
 import argparse
