@@ -46,7 +46,7 @@ STACK: dict[str, Any] = {
         "optimizer": {"learningRate": 0.001, "warmupSteps": 10, "schedule": "constant"},
         # An evaluation after each step slows the training down and changes no loss. The undisturbed run leaves it out,
         # and soon has made as many steps.
-        "evaluation": {"every": 1, "batches": 96, "sampleTokens": 4},
+        "evaluation": {"every": 1, "batches": 24, "sampleTokens": 4},
         "checkpoint": {"everySteps": PERIOD},
         "metrics": {"every": 1, "tensorboard": False},
     },

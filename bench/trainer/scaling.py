@@ -124,8 +124,8 @@ def run(
     with laboratory(len(cores), rate) as network:
         try:
             for number, (machine, core) in enumerate(zip(network.machines, cores, strict=True)):
-                rank, size = (0, 1) if strangers else (number, len(cores))
-                workers.append(start(network, machine, rank, size, core, folders[number], data, changes))
+                rank = (0, 1) if strangers else (number, len(cores))
+                workers.append(start(network, machine, rank, core, folders[number], data, changes))
             return [measure(each, network, workers) for each in dict.fromkeys(folders)]
         finally:
             for worker in workers:
@@ -148,19 +148,13 @@ def laboratory(machines: int, rate: float | None) -> Iterator[Network]:
 
 
 def start(
-    network: Network,
-    machine: str,
-    rank: int,
-    size: int,
-    core: int,
-    folder: Path,
-    data: str,
-    changes: tuple[str, ...],
+    network: Network, machine: str, rank: tuple[int, int], core: int, folder: Path, data: str, changes: tuple[str, ...]
 ) -> subprocess.Popen[bytes]:
+    """Start a worker. `rank`: its own, of how many."""
     master = next(iter(network.machines.values()))
-    environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"RANK": str(rank[0]), "WORLD_SIZE": str(rank[1]), "LOCAL_RANK": "0"}
     environment |= {"MASTER_ADDR": master, "MASTER_PORT": "29501", "GLOO_SOCKET_IFNAME": "eth0"}
-    environment["GLIBC_TUNABLES"] = MALLOC
+    environment |= {"GLIBC_TUNABLES": MALLOC, "OMP_NUM_THREADS": "1"}
     settings = {
         "data.directory": data,
         "run.directory": folder,

@@ -83,16 +83,14 @@ def main(arguments: list[str] | None = None) -> int:
         "--only", default="", metavar="WORDS", help="modes whose name has all words, such as 'ours bf16'"
     )
     parser.add_argument("--steps", type=int, default=0, help="steps of each mode; default: 4, fp32 3, accelerator 12")
-    parser.add_argument("--list", action="store_true", help="print the names of the modes and measure nothing")
     parser.add_argument("--minutes", type=float, default=24 * 60.0, help="stop after so many, even within a mode")
     options = parser.parse_args(arguments)
     accelerator = options.device == "cuda" or options.tiny
     known = _on_accelerator(options.tiny) if accelerator else modes()
     words = options.only.replace(",", " ").split()
     chosen = [mode for mode in known if all(word in mode.name for word in words)]
-    if options.list or not chosen:
-        print("\n".join(mode.name for mode in chosen or known))
-        return 0 if chosen else 2
+    if not chosen:
+        parser.error("--only: no mode has these words; the modes:\n" + "\n".join(mode.name for mode in known))
     name = f"speed_{options.device}" + (f"_{options.threads}_threads" if options.threads else "")
     file = page.results(options.tiny) / f"{name}.json"
     if options.steps == 1:
