@@ -16,12 +16,14 @@ from pulumi import automation
 from infra.stackfiles import ROOT, stack_file_values
 
 CHANGES = ("up", "destroy", "preview", "cancel")
+Change = Callable[[list[str], dict[str, str]], str]
+"""Runs a command in an environment; returns its output, or raises CommandError."""
 
 
 class Cli(automation.PulumiCommand):
-    """The `pulumi` of an environment, which need not be this process's. `change` runs CHANGES; returns their output."""
+    """The `pulumi` of an environment, which need not be this process's. `change` runs CHANGES."""
 
-    def __init__(self, environment: Mapping[str, str], change: Callable[[list[str]], str] | None = None) -> None:
+    def __init__(self, environment: Mapping[str, str], change: Change | None = None) -> None:
         found = shutil.which("pulumi", path=environment["PATH"])
         super().__init__(root=str(Path(found).parents[1]) if found else None)
         self._change = change
@@ -31,7 +33,7 @@ class Cli(automation.PulumiCommand):
     ) -> automation.CommandResult:
         if self._change is None or args[0] not in CHANGES:
             return super().run(args, cwd, additional_env, on_output, on_error)
-        return automation.CommandResult(self._change(["pulumi", *args, "--non-interactive"]), "", 0)
+        return automation.CommandResult(self._change(["pulumi", *args, "--non-interactive"], {**additional_env}), "", 0)
 
 
 class Workspace(automation.LocalWorkspace):

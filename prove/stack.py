@@ -42,7 +42,9 @@ class Proved(Stack):
     say: Callable[[str], None] = lambda _: None
     """Shows what the run waits for."""
 
-    def run(self, command: list[str], timeout: float = 7200) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, command: list[str], timeout: float = 7200, environment: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         self._end_former()
         with open(self.folder / "log.txt", "a+", encoding="utf-8") as log:
             log.write(f"\n$ {' '.join(command)}\n")
@@ -51,7 +53,7 @@ class Proved(Stack):
             # Not the Automation API's own process. A session of its own: Ctrl-C at a terminal must reach Pulumi once,
             # because a second SIGINT kills it. And the cost limit, or the proof's end, must be able to end it.
             process = subprocess.Popen(
-                command, env=self.environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+                command, env=environment or self.environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
             )
             deadline = time.monotonic() + timeout
             try:
@@ -69,9 +71,9 @@ class Proved(Stack):
             said = log.read()
         return subprocess.CompletedProcess(command, process.returncode, said, said)
 
-    def done(self, command: list[str]) -> str:
+    def done(self, command: list[str], environment: dict[str, str] | None = None) -> str:
         """Run a command that must succeed; return its output. Raises Command."""
-        ran = self.run(command)
+        ran = self.run(command, environment=environment)
         if ran.returncode:
             lines = [line.strip() for line in ran.stdout.splitlines() if line.strip()]
             told = [line for line in lines if "error" in line.lower()] or lines
