@@ -56,13 +56,13 @@ e2e: .venv/dev.stamp .venv/policy.stamp  ## real node, real engine, real trainin
 
 chaos: .venv/dev.stamp  ## break a real training in every way; the table goes to bench/results/chaos.md (root)
 	@$(TRAINYARD) local toolchain etcd
-	$(PY) -m chaos
+	$(PY) -m faults
 
 bench: .venv/dev.stamp  ## repeat the CPU benchmarks of the trainer and of `pulumi up` in bench/results/ (root, 2 idle cores, 2 hours)
-	for each in graph preview trainer.prepare trainer.attention trainer.head trainer.lora trainer.startup trainer.checkpoint trainer.scaling trainer.speed; do \
+	for each in graph preview trainer.prepare trainer.lora trainer.startup trainer.checkpoint trainer.scaling trainer.speed; do \
 	  echo "== bench.$$each"; $(PY) -m bench.$$each || exit 1; done
 
-gpu:  ## test and measure on this machine's GPU, 8 minutes a stage: make gpu STAGE=tests|speed|attention|head|memory|profile [PY=python3]
+gpu:  ## test and measure on this machine's GPU, 8 minutes a stage: make gpu STAGE=tests|speed [PY=python3]
 	@$(GPU_PY) -m bench.gpu --stage "$(STAGE)" $(ARGS)
 
 # Near the end of its heap, 4 GB by default, pyright drops what it knows of types and infers it again: 345 s of processor

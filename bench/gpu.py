@@ -35,7 +35,6 @@ REQUIRED |= {"safetensors": "safetensors", "tokenizers": "tokenizers", "pytest":
 OPTIONAL = {
     "accelerate": "the peer Trainer of stage speed",
     "deepspeed": "DeepSpeed's tests (a wheel built with DS_BUILD_OPS=0 has 2 MB)",
-    "liger_kernel": "Liger's head in stage head (liger-kernel)",
 }
 OLDEST = (2, 11)
 
@@ -109,10 +108,9 @@ def lacking(device: str, tiny: bool) -> str:
 
 def stages(device: str, tiny: bool, minutes: float) -> dict[str, Stage]:
     common = ["--device", device, *(["--tiny"] if tiny else [])]
-    measured = {name: [f"bench.trainer.{name}", *common] for name in ("attention", "head", "memory", "profile")}
     tests = ["pytest", "tests/gpu", "--confcutdir=tests/gpu", "-m", "gpu", "-v", "-ra", "--tb=short"]
     tests += ["--no-header", "-p", "no:cacheprovider", *(["--gpu-device=cpu"] if device == "cpu" else [])]
-    commands = {"tests": tests, "speed": ["bench.trainer.speed", *common, "--minutes", str(minutes)], **measured}
+    commands = {"tests": tests, "speed": ["bench.trainer.speed", *common, "--minutes", str(minutes)]}
     return {name: Stage(name, [sys.executable, "-m", *command]) for name, command in commands.items()}
 
 

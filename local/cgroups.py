@@ -1,6 +1,5 @@
 """The control group above all pods, with cgroups version 1 or 2."""
 
-import contextlib
 from pathlib import Path
 
 ROOT = "/trainyard"
@@ -11,8 +10,6 @@ NEEDED = ("cpu", "cpuacct", "cpuset", "memory")
 # cgroup_v2_manager_linux.go), and systemd delegates it to no group.
 UNIFIED = ("cpu", "cpuset", "memory", "pids")
 UNIFIED_OPTIONAL = ("hugetlb",)
-# The period of a CPU quota in microseconds: the kernel's default in both versions.
-PERIOD = 100_000
 
 
 def is_unified(mount: Path = MOUNT) -> bool:
@@ -70,16 +67,6 @@ def processes() -> list[int]:
             except OSError:
                 continue  # ended meanwhile
     return sorted(found)
-
-
-def limit(pod: str, processors: float | None, mount: Path = MOUNT) -> None:
-    """Limit the pod with this uid to so many processors; None: no limit. Does nothing for a pod that has ended."""
-    unified = is_unified(mount)
-    tree, name = (mount, "cpu.max") if unified else (mount / "cpu", "cpu.cfs_quota_us")
-    everything = "max" if unified else "-1"
-    for file in (tree / ROOT.lstrip("/")).glob(f"kubepods/**/pod{pod}/{name}"):
-        with contextlib.suppress(OSError):
-            file.write_text(everything if processors is None else f"{processors * PERIOD:.0f}")
 
 
 def remove() -> list[Path]:

@@ -11,10 +11,9 @@ from typing import Any
 from kubernetes import client
 
 from bench.graph import creation
-from chaos.row import expect
 from cli.doctor import diagnose
+from faults.fault import Cannot, expect
 from infra.doctor.finding import summary
-from prove.engine import Cannot
 from prove.subject import Subject
 from review.recording import record
 from trainer.plain import counted
@@ -106,7 +105,7 @@ def exchange(subject: Subject) -> str:
 
 def training(subject: Subject) -> str:
     """The loss falls well below that of the untrained model, which guesses among all its tokens."""
-    first = subject.steps_on(subject.workers, 1800)
+    first = subject.steps_on(subject.count, 1800)
     guess = first.figures["initial_validation_loss"]
 
     def fallen() -> Any:
@@ -119,7 +118,7 @@ def training(subject: Subject) -> str:
     speed = last.figures.get("tokens_per_second")
     return (
         f"loss {first.figures.get('loss', guess):.2f} at step {first.figures['step']}, {last.figures['loss']:.2f} at "
-        f"step {last.figures['step']} (untrained: {guess:.2f}), {counted(subject.workers, 'worker')}"
+        f"step {last.figures['step']} (untrained: {guess:.2f}), {counted(subject.count, 'worker')}"
         + (f", {speed:,.0f} tokens/s" if speed else "")
     )
 

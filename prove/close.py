@@ -8,12 +8,11 @@ import time
 from kubernetes import client
 
 from bench.graph import destruction
-from chaos.row import expect
 from cli.cluster import as_json, connect
 from cli.reach import volume_pod
+from faults.cluster import proof_of
+from faults.fault import Cannot, expect
 from infra.cost import estimate, shown
-from prove.engine import Cannot
-from prove.faults import proof_of, uncordon
 from prove.subject import Subject
 from prove.volume import OWN
 from review.recording import record
@@ -22,7 +21,7 @@ from workloads.layout import DATA, dataset_folder, run_folder
 
 
 def no_changes(subject: Subject) -> str:
-    subject.stack.pulumi_done("preview", "--expect-no-changes")
+    subject.stack.preview(expect_no_changes=True)
     return f"pulumi preview --expect-no-changes: {counted(len(subject.stack.resources()), 'resource')} as declared"
 
 
@@ -37,9 +36,9 @@ def destroy(subject: Subject) -> str:
     doubt = _tidy(subject)
     clock = time.monotonic()
     count = len(stack.resources())
-    stack.pulumi_done("destroy", "--yes", "--skip-preview")
+    stack.destroy()
     state.billed_to = time.time()
-    stack.pulumi_done("stack", "rm", "--yes")
+    stack.remove()
     minutes = (time.monotonic() - clock) / 60
     return f"{counted(count, 'resource')} in {minutes:.1f} min; longest chain of the graph {span:.1f} min{doubt}"
 
@@ -49,7 +48,7 @@ def _tidy(subject: Subject) -> str:
     if subject.config.nodes is not None:
         return ""
     try:
-        uncordon(subject)
+        subject.cordon(None)
         _empty_volume(subject)
     except Exception as error:  # the stack never came up, or the cluster is gone: destroy all the same
         return f"; the volume was not emptied ({error})"

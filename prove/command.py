@@ -15,19 +15,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pulumi import automation
 
 from bench.graph import creation, destruction
-from cli import CommandError
+from cli import CommandError, last_line
 from cli.target import PROOF, StackName, enter_local
+from faults import on_pods
 from infra.config import ConfigError
 from infra.cost import estimate
 from infra.eks.doctor.aws_client import NoAnswer as AmazonSilent
 from infra.gke.doctor.google_client import NoAnswer as GoogleSilent
 from infra.stackfiles import ROOT, stack_file_values
-from prove import bring_up, close, faults, report, volume
+from prove import bring_up, close, report, volume
 from prove.engine import State, Step, load, play
 from prove.report import Screen
-from prove.stack import Command, stop_signals
+from prove.stack import stop_signals
 from prove.subject import Subject
 from review.recording import record
 
@@ -47,11 +49,11 @@ STEPS = (
     Step("exchange", "bus bandwidth between nodes", bring_up.exchange),
     Step("volume-nodes", "two nodes write, rename and read on the shared volume", volume.two_nodes),
     Step("egress", "an exporter reaches its server", volume.egress),
-    Step("pod", "a worker's pod is killed", faults.pod_killed, short=True),
-    Step("node", "a node is lost", faults.node_lost),
-    Step("nfs", "the NFS server's pod is killed", faults.nfs_server_killed),
-    Step("resize", "workers are added and removed", faults.resize),
-    Step("spot", "the cloud takes a Spot machine back", faults.spot),
+    Step("pod", "a worker's pod is killed", on_pods.pod_deleted_at_once.play, short=True),
+    Step("node", "a node is lost", on_pods.node_lost.play),
+    Step("nfs", "the NFS server's pod is killed", on_pods.nfs_server_killed.play),
+    Step("resize", "workers are added and removed", on_pods.resized.play),
+    Step("spot", "the cloud takes a Spot machine back", on_pods.spot.play),
     Step("own-data", "own text is uploaded and trained on", volume.own_data, short=True),
     # After the long training has ended: on a node with two processors it would slow the pods down.
     Step("volume", "the same from two pods", volume.two_pods, short=True),
@@ -103,9 +105,9 @@ def prove(
             screen = Screen(state, len(steps(state.short)))
             subject = Subject(stack, state, folder, limit_usd, screen.say)
             return _prove(subject, screen, chosen, keep, report_to)
-        except (ConfigError, Command, AmazonSilent, GoogleSilent) as error:
+        except (ConfigError, automation.CommandError, AmazonSilent, GoogleSilent) as error:
             # The proof's own stack does not exist yet; its settings come from the user's.
-            raise Refused(str(error).replace(f"--stack {PROOF}{stack}", f"--stack {stack}")) from None
+            raise Refused(last_line(str(error)).replace(f"--stack {PROOF}{stack}", f"--stack {stack}")) from None
 
 
 class Refused(CommandError):

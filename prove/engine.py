@@ -15,12 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from faults.fault import Cannot
+
 KEPT = "--keep: the stack stays"
 Verdict = Literal["passed", "failed", "cannot", "not played"]
-
-
-class Cannot(Exception):
-    """The cluster lacks what a step needs; the text says what."""
 
 
 class OverLimit(Exception):

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chaos.row import expect
-from chaos.stack import Stack
-from cli import last_line
+from pulumi import automation
+
+from faults.fault import expect
+from faults.stack import Cli, Stack
 from infra.stackfiles import ROOT
 
 PYTHON = sys.executable
@@ -25,8 +26,11 @@ LEAVE_SECONDS = 300
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Command(Exception):
-    """A command failed; the text has the last lines of its output."""
+class Command(automation.CommandError):
+    """A command failed; the text has the last lines of its output, and not all of it."""
+
+    def __init__(self, text: str) -> None:
+        Exception.__init__(self, text)
 
 
 @dataclass
@@ -38,15 +42,18 @@ class Proved(Stack):
     say: Callable[[str], None] = lambda _: None
     """Shows what the run waits for."""
 
-    def run(self, command: list[str], timeout: float = 7200) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, command: list[str], timeout: float = 7200, environment: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         self._end_former()
         with open(self.folder / "log.txt", "a+", encoding="utf-8") as log:
             log.write(f"\n$ {' '.join(command)}\n")
             log.flush()
             begin = log.tell()
-            # A session of its own: Ctrl-C at a terminal must reach Pulumi once, because a second SIGINT kills it.
+            # Not the Automation API's own process. A session of its own: Ctrl-C at a terminal must reach Pulumi once,
+            # because a second SIGINT kills it. And the cost limit, or the proof's end, must be able to end it.
             process = subprocess.Popen(
-                command, env=self.environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+                command, env=environment or self.environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
             )
             deadline = time.monotonic() + timeout
             try:
@@ -64,60 +71,17 @@ class Proved(Stack):
             said = log.read()
         return subprocess.CompletedProcess(command, process.returncode, said, said)
 
-    def done(self, command: list[str]) -> str:
+    def done(self, command: list[str], environment: dict[str, str] | None = None) -> str:
         """Run a command that must succeed; return its output. Raises Command."""
-        ran = self.run(command)
+        ran = self.run(command, environment=environment)
         if ran.returncode:
             lines = [line.strip() for line in ran.stdout.splitlines() if line.strip()]
             told = [line for line in lines if "error" in line.lower()] or lines
             raise Command(f"{' '.join(command[:4])} ended with {ran.returncode}: {' / '.join(told[-3:])}")
         return ran.stdout
 
-    def pulumi_done(self, *arguments: str) -> str:
-        command = ["pulumi", *arguments, "--stack", self.name, "--non-interactive", "--color", "never"]
-        return self.done([*command, *([] if arguments[0] == "stack" else ["--config-file", str(self.config)])])
-
-    def up(self, *options: str) -> str:
-        return self.pulumi_done("up", "--yes", "--skip-preview", *options)
-
-    def _ask(self, what: str) -> tuple[dict[str, Any] | None, str]:
-        """Output of `pulumi stack WHAT` as JSON, or None and the last line of its error."""
-        command = ["pulumi", "stack", *what.split(), "--stack", self.name, "--non-interactive"]
-        told = subprocess.run(command, env=self.environment, cwd=ROOT, capture_output=True, text=True, check=False)
-        return (None, last_line(told.stderr)) if told.returncode else (json.loads(told.stdout), "")
-
-    def outputs(self) -> dict[str, Any]:
-        found, problem = self._ask("output --json")
-        if found is None:
-            raise Command(problem)
-        return found
-
-    def exists(self) -> bool:
-        return self._export() is not None
-
-    def resources(self) -> list[str]:
-        """URNs of the resources in the state, without providers."""
-        found = (self._export() or {}).get("deployment", {}).get("resources") or []
-        return [each["urn"] for each in found if not each["type"].startswith("pulumi:")]
-
-    def _export(self) -> dict[str, Any] | None:
-        found, problem = self._ask("export")
-        if found is None and "no stack named" not in problem:
-            raise Command(problem)
-        return found
-
-    def init(self) -> None:
-        """Make the stack, and leave the user's selected stack selected."""
-        if self.exists():
-            self.unlock()
-            return
-        self.pulumi_done("stack", "init", "--no-select")
-        # Pulumi writes the passphrase's salt to a file in the repository, and works without it.
-        (ROOT / f"Pulumi.{self.name}.yaml").unlink(missing_ok=True)
-
-    def unlock(self) -> None:
-        """Release the lock of a killed Pulumi. Some backends complain when there is none."""
-        self.run(["pulumi", "cancel", "--yes", "--stack", self.name])
+    def cli(self) -> Cli:
+        return Cli(self.environment, self.done)
 
     def tool(self, command: str, *arguments: str) -> str:
         return self.done([PYTHON, "-m", "cli", command, "--stack", self.name, *arguments])

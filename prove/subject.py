@@ -13,19 +13,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from kubernetes import client
-
-from chaos.row import Expected, until
-from cli.cluster import JOB, as_json, connect, workers
-from cli.state import State as Training
-from cli.status import read
 from cli.target import PROOF, Target, target_of
+from faults.cluster import Cluster
+from faults.on_pods import MANY
 from infra.config import StackConfig
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from prove.engine import State, check_limit
 from prove.stack import Proved
-from trainer.plain import counted
 
 MAX_HOURS = 6
 """Limit of a proof's training, in case the proof dies: three times what a proof takes."""
@@ -33,11 +28,11 @@ LONG = 1_000_000
 """Steps of a training that runs until the proof replaces it."""
 
 
-class Subject:
+class Subject(Cluster):
     """The stack that the steps are played on."""
 
     def __init__(self, stack: str, state: State, folder: Path, limit_usd: float, say: Callable[[str], None]) -> None:
-        self.name, self.state, self.folder, self.limit_usd, self.say = stack, state, folder, limit_usd, say
+        self.name, self.state, self.folder, self.limit_usd, self._say = stack, state, folder, limit_usd, say
         self.folder.mkdir(parents=True, exist_ok=True)
         self.holding = True
         """Whether the cost limit is checked: not during destroy."""
@@ -47,8 +42,7 @@ class Subject:
             os.environ["KUBECONFIG"] = str(folder / "kubeconfig")
         self.stack = Proved(PROOF + stack, folder, dict(os.environ), values, tick=self.tick, say=say)
         self.config: StackConfig = parse(self.stack.values, self.stack.name)
-        most = self.config.nodes.max if self.config.nodes else 3
-        self.workers, self.most = self.config.workers.count, most
+        self.count, self.most = self.config.workers.count, self.config.nodes.max if self.config.nodes else MANY
         state.usd_per_hour = state.usd_per_hour or hourly(self.config)
         if state.usd_per_hour and "values" not in state.notes:
             # A dead proof checks no limit, so the training must end by itself.
@@ -59,21 +53,16 @@ class Subject:
         if self.holding:
             check_limit(self.state, self.limit_usd)
 
+    def say(self, text: str) -> None:
+        self._say(text)
+
     def save(self) -> None:
         self.state.save(self.folder / "state.json")
 
-    def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
-        """Wait for a condition; return its value once it is true."""
-        return until(condition, seconds, what, self.tick, pause=1)
-
-    # The cluster.
-
-    def api(self) -> client.ApiClient:
-        return connect(self.target().context, self.config.cluster.kubeconfig)
-
     @property
-    def core(self) -> Any:
-        return client.CoreV1Api(self.api())
+    def elastic(self) -> bool:
+        queued = self.config.nodes is not None and self.config.nodes.consumption == "queued"
+        return not (self.config.workers.spares or self.config.job.runtime != "job" or queued)
 
     def target(self) -> Target:
         """Namespace, Job and run of the stack; asked once per `up`."""
@@ -89,41 +78,14 @@ class Subject:
         self.stack.up()
         self.state.notes.pop("target", None)
 
-    def pods(self, selector: str, namespace: str | None = None) -> list[dict[str, Any]]:
-        namespace = namespace or self.target().namespace
-        return as_json(self.core.list_namespaced_pod, namespace, label_selector=selector)["items"]
-
-    def worker_pods(self) -> list[dict[str, Any]]:
-        """The running ones, by index."""
-        return workers(self.pods(JOB + self.target().job))
-
-    def node(self, name: str) -> dict[str, Any]:
-        return as_json(self.core.read_node, name)
-
-    # The training.
-
-    def training(self) -> Training:
-        return read(self.target(), self.config.cluster.kubeconfig)
-
-    def steps_on(self, workers: int, seconds: float, anew: Callable[[Training], bool] = lambda _: True) -> Training:
-        """Wait for two different steps of this many workers, both after `anew` holds."""
-        first: list[Training] = []
-
-        def trains() -> Training | None:
-            found = self.training()
-            if found.condition.startswith("Failed"):
-                raise Expected(f"the training ended: {found.condition}")
-            pods = sum(pod.state == "Running" for pod in found.pods)
-            self.say(f"step {found.figures.get('step', '-')}, round {found.round}, {counted(pods, 'pod')}")
-            if found.figures.get("world_size") != workers * self.config.workers.processes:
-                return None
-            if not anew(found):
-                return None
-            if not first or found.figures["step"] < first[0].figures["step"]:
-                first[:] = [found]
-            return found if found.figures["step"] > first[0].figures["step"] else None
-
-        return self.until(trains, seconds, f"steps of {counted(workers, 'worker')} in a new round")
+    def cordon(self, node: str | None) -> None:
+        """Noted in the state, so that a later process opens what a killed one has closed."""
+        closed = node or self.state.notes.pop("cordoned", None)
+        if node:
+            self.state.notes["cordoned"] = node
+            self.save()
+        if closed:
+            self.core.patch_node(closed, {"spec": {"unschedulable": True if node else None}})
 
 
 def hourly(config: StackConfig) -> float:

@@ -9,11 +9,10 @@ import socket
 import time
 from contextlib import ExitStack
 
-from chaos.row import expect
 from cli import last_line
 from cli.reach import Pod, volume_pod
+from faults.fault import Cannot, expect
 from infra.stackfiles import ROOT
-from prove.engine import Cannot
 from prove.stack import PYTHON
 from prove.subject import Subject
 from trainer.contract import DONE

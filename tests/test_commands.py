@@ -186,7 +186,7 @@ def test_every_stack_exists() -> None:
 
 def test_every_file_exists() -> None:
     """Paths of the repository in code marks, and links."""
-    folders = "infra|workloads|cli|review|trainer|local|tests|bench|docs|policy|prove|chaos|requirements"
+    folders = "infra|workloads|cli|review|trainer|local|tests|bench|docs|policy|prove|faults|requirements"
     missing = []
     for path in DOCUMENTS:
         text = path.read_text("utf-8")

@@ -24,8 +24,8 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from bench import page
-from chaos.row import Expected, until
 from cli.cluster import as_json, connect, pods_of, workers
+from faults.fault import Expected, until
 from local import toolchain
 
 RESULTS = page.results() / "elastic-jobs.md"

@@ -8,6 +8,7 @@ bounds: on separate machines the agents work in parallel.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import socket
@@ -17,33 +18,22 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bench import page
 from bench.trainer.setup import processor_seconds
-from chaos.lab import etcd_command
+from faults.fault import until
+from faults.lab import etcd_command
 
 RESULTS = page.results() / "elastic-rendezvous.md"
 GROUPS = 4
 """Processes that run the agents."""
 REST_SECONDS = 20
 """How long the load of an undisturbed round is measured."""
-
-
-@dataclass(frozen=True)
-class Load:
-    """etcd's requests and CPU time until a moment, or between two."""
-
-    moment: float
-    requests: float
-    cpu_seconds: float
-
-    def __sub__(self, before: Load) -> Load:
-        return Load(self.moment - before.moment, self.requests - before.requests, self.cpu_seconds - before.cpu_seconds)
 
 
 class Server:
@@ -57,28 +47,25 @@ class Server:
             etcd_command(folder, f"http://{self.endpoint}", f"http://127.0.0.2:{port}"),
             env={**os.environ, "ETCD_UNSAFE_NO_FSYNC": "true"},
         )
-        end = time.monotonic() + 20
-        while True:
-            try:
-                self._metrics()
-                return
-            except OSError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.1)
+        until(self._metrics, 20, "etcd")
 
-    def load(self) -> Load:
+    def load(self) -> np.ndarray:
+        """Return seconds, requests and CPU seconds so far."""
         lines = self._metrics().splitlines()
         served = sum(float(line.split()[-1]) for line in lines if line.startswith("grpc_server_handled_total{"))
-        return Load(time.monotonic(), served, processor_seconds(self._process.pid))
+        return np.array([time.monotonic(), served, processor_seconds(self._process.pid)])
 
     def stop(self) -> None:
         self._process.kill()
         self._process.wait()
 
     def _metrics(self) -> str:
-        with urllib.request.urlopen(f"http://{self.endpoint}/metrics", timeout=5) as reply:
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"http://{self.endpoint}/metrics", timeout=5) as reply,
+        ):
             return reply.read().decode()
+        return ""
 
 
 class Group:
@@ -119,6 +106,9 @@ class Group:
         self._each(look)
         return 0
 
+    def idle(self) -> int:
+        return 0
+
     def vanish(self) -> int:
         """Stop the heartbeats of the last agent."""
         self.handlers.pop()._stop_heartbeats()
@@ -150,65 +140,52 @@ class Group:
             list(pool.map(act, self.handlers))
 
 
-def serve(connection: Connection, endpoint: str, numbers: range, members: int) -> None:
-    """Run the process of one group."""
-    group = Group(endpoint, numbers, members)
-    connection.send(0)
-    while (word := connection.recv()) != "end":
-        try:
-            connection.send(getattr(group, word)())
-        except Exception as error:
-            connection.send(error)
-    os._exit(0)
+_group: Group
+
+
+def begin(*given: Any) -> None:
+    """Make the group of a pool's only process."""
+    global _group
+    _group = Group(*given)
+
+
+def act(word: str) -> int:
+    return getattr(_group, word)()
 
 
 def measure(members: int, folder: Path) -> dict[str, float]:
     """Measure time and load of a first round, of its rest, of the loss of a member, and of the round after that."""
-    server, context = Server(folder), multiprocessing.get_context("spawn")
-    connections, processes = [], []
+    server, spawn = Server(folder), multiprocessing.get_context("spawn")
     per_group = -(-members // GROUPS)
     found: dict[str, float] = {"members": members}
 
-    def everywhere(word: str, only: int | None = None) -> tuple[list[int], Load]:
-        """Call a method of all groups, or of one. Returns their answers and etcd's load meanwhile."""
-        asked = connections if only is None else [connections[only]]
+    def everywhere(word: str) -> tuple[list[int], np.ndarray]:
+        """Call a method of all groups. Returns their answers and etcd's load meanwhile."""
         before = server.load()
-        for connection in asked:
-            connection.send(word)
-        answers = [connection.recv() for connection in asked]
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise answer
+        answers = [each.result() for each in [group.submit(act, word) for group in groups]]
         return answers, server.load() - before
 
     def round_of(size: int, name: str) -> None:
         sizes, used = everywhere("meet")
         assert set(sizes) == {size}, f"rounds of {sizes} members, not of {size}"
-        found[f"{name} round, s"], found[f"{name} requests"] = used.moment, used.requests
-        found[f"{name} etcd CPU s"] = used.cpu_seconds
+        found.update(zip((f"{name} round, s", f"{name} requests", f"{name} etcd CPU s"), used, strict=True))
 
+    groups = [
+        ProcessPoolExecutor(1, spawn, begin, (server.endpoint, range(start, min(start + per_group, members)), members))
+        for start in range(0, members, per_group)
+    ]
     try:
-        for start in range(0, members, per_group):
-            ours, theirs = context.Pipe()
-            numbers = range(start, min(start + per_group, members))
-            processes.append(context.Process(target=serve, args=(theirs, server.endpoint, numbers, members)))
-            processes[-1].start()
-            connections.append(ours)
-        for connection in connections:
-            connection.recv()
+        everywhere("idle")  # starts the processes
         round_of(members, "first")
-        _, rest = everywhere("rest")
-        found["rest requests/s"] = rest.requests / rest.moment
-        found["rest etcd CPU %"] = rest.cpu_seconds / rest.moment * 100
-        everywhere("vanish", only=len(connections) - 1)
-        _, seen = everywhere("see")
-        found["loss seen by all, s"] = seen.moment
+        _, (seconds, requests, cpu) = everywhere("rest")
+        found |= {"rest requests/s": requests / seconds, "rest etcd CPU %": cpu / seconds * 100}
+        groups[-1].submit(act, "vanish").result()
+        found["loss seen by all, s"] = everywhere("see")[1][0]
         round_of(members - 1, "second")
     finally:
-        for process in processes:
-            process.kill()
-            process.join()
         server.stop()
+        for group in groups:
+            group.shutdown(wait=False, cancel_futures=True)
     return found
 
 

@@ -9,9 +9,9 @@ import argparse
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass, fields
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from bench import page
@@ -27,24 +27,6 @@ TOKENS = 64
 STEPS = 5
 ROUNDS = 4
 COLUMNS = ("", "training stands still", "steps beside it take longer", "the thread computes", "written after", "share")
-
-
-@dataclass(frozen=True)
-class Cost:
-    waiting: float
-    """Seconds for which training was blocked."""
-    slower: float
-    """Seconds by which the thread's writing slowed the steps down."""
-    writing: float
-    """Seconds until the checkpoint was complete."""
-    processor: float
-    """CPU seconds of the writing thread. Unlike the other figures, other programs hardly change it."""
-    usual: float
-    """Seconds of a step without a checkpoint, measured just before."""
-
-    @property
-    def total(self) -> float:
-        return self.waiting + self.slower
 
 
 class TimedSaver(Saver):
@@ -84,8 +66,10 @@ class Training:
         self.net.save_pretrained(folder, state_dict=weights)
 
 
-def measure(training: Training, saver: TimedSaver, number: int, asynchronous: bool) -> Cost:
-    """Measure one checkpoint in the middle of training."""
+def measure(training: Training, saver: TimedSaver, number: int, asynchronous: bool) -> np.ndarray:
+    """Measure one checkpoint in the middle of training. Returns the seconds for which training was blocked; by which
+    the thread's writing slowed the steps down; of processor that the writing thread took, which other programs hardly
+    change; until the checkpoint was complete; and of a step without a checkpoint, measured just before."""
     usual = statistics.median(training.step() for _ in range(STEPS))
     begin = time.perf_counter()
     path = saver.save(number, training.snapshot())
@@ -97,7 +81,7 @@ def measure(training: Training, saver: TimedSaver, number: int, asynchronous: bo
         slower += training.step() - usual
     saver.wait()
     assert is_complete(path)
-    return Cost(waiting, max(0.0, slower), time.perf_counter() - begin, saver.processor, usual)
+    return np.array([waiting, max(0.0, slower), saver.processor, time.perf_counter() - begin, usual])
 
 
 def main() -> None:
@@ -105,45 +89,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.trainer.checkpoint", description=__doc__)
     parser.add_argument("--storage", type=Path, help="where checkpoints go; default: a folder in /tmp")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.storage, prefix="bench-checkpoint-") as folder:
-        run(Path(folder))
-
-
-def run(folder: Path) -> None:
-    """Measure, and write the page."""
-    training = Training()
+    training, costs, size = Training(), dict[str, np.ndarray](), 0
     for _ in range(2):
         training.step()
-    costs: dict[str, Cost] = {}
-    for asynchronous, name in ((True, "from a thread"), (False, "training waits")):
-        saver = TimedSaver(folder / name.replace(" ", "-"), config.Checkpoint(keep=1), training.write_model, "")
-        found = [measure(training, saver, number, asynchronous) for number in range(1, ROUNDS + 1)]
-        print(f"{name}: {found}")
-        if asynchronous:
-            costs["from a thread, the first (its memory is new)"] = found[0]
-            costs["from a thread"] = _median(found[1:])
-        else:
-            costs["training waits (checkpoint.asynchronous=false)"] = _median(found)
-    size = sum(file.stat().st_size for file in (folder / "from-a-thread").rglob("*") if file.is_file())
-    _write(costs, size, training.device)
-
-
-def _median(found: list[Cost]) -> Cost:
-    return Cost(*(statistics.median(getattr(cost, item.name) for cost in found) for item in fields(Cost)))
-
-
-def _write(costs: dict[str, Cost], size: int, device: torch.device) -> None:
+    with tempfile.TemporaryDirectory(dir=options.storage, prefix="bench-checkpoint-") as name:
+        for asynchronous in (True, False):
+            folder = Path(name) / str(asynchronous)
+            saver = TimedSaver(folder, config.Checkpoint(keep=1), training.write_model, "")
+            found = np.array([measure(training, saver, number, asynchronous) for number in range(1, ROUNDS + 1)])
+            print(found)
+            if asynchronous:
+                costs["from a thread, the first (its memory is new)"] = found[0]
+                costs["from a thread"] = np.median(found[1:], axis=0)
+                size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+            else:
+                costs["training waits (checkpoint.asynchronous=false)"] = np.median(found, axis=0)
     minutes = config.Checkpoint().every_minutes
+    shares = (f"{sum(cost[:2]) / (60 * minutes):.2%}" for cost in costs.values())
     rows = [
-        (
-            name,
-            *(f"{seconds:.2f}" for seconds in (cost.waiting, cost.slower, cost.processor, cost.writing)),
-            f"{cost.total / (60 * minutes):.2%}",
-        )
-        for name, cost in costs.items()
+        (name, *(f"{each:.2f}" for each in cost[:4]), share)
+        for (name, cost), share in zip(costs.items(), shares, strict=True)
     ]
-    usual = statistics.median(cost.usual for cost in costs.values())
-    place = torch.cuda.get_device_name() if device.type == "cuda" else "the processor"
+    usual = statistics.median(cost[4] for cost in costs.values())
+    place = torch.cuda.get_device_name() if training.device.type == "cuda" else "the processor"
     text = page.write(
         page.results() / "checkpoint.md",
         "# What a checkpoint costs",

@@ -48,35 +48,34 @@ def main() -> int:
     parser.add_argument("--length", type=int, default=512, help="tokens in a window")
     parser.add_argument("--windows", type=int, default=2, help="windows in a step, all in one pass")
     parser.add_argument("--steps", type=int, default=6, help="steps of each program; the first is not measured")
-    parser.add_argument(
-        "--only",
-        default="ours,compiled,fp32",
-        help="programs whose name has one of these words; the default fits into 24 GiB",
-    )
+    words = "programs whose name has one of these words; the default fits into 24 GiB"
+    parser.add_argument("--only", default="ours,compiled,fp32", help=words)
     options = parser.parse_args()
     options.threads = options.threads or len(os.sched_getaffinity(0))
     if options.steps < 2:
         parser.error(f"--steps: {options.steps}; at least 2, because the first is not measured")
     if options.tiny:
         options.layers, options.length, options.steps = 2, 64, 3
-    mode = {"layers": options.layers, "length": options.length, "windows": options.windows, "steps": options.steps}
-    mode |= {"device": options.device, "tiny": options.tiny}
     environment = os.environ | {"OMP_NUM_THREADS": str(options.threads), "GLIBC_TUNABLES": MALLOC}
     environment |= {} if options.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryDirectory(prefix="bench-lora-") as scratch:
+        mode = {**vars(options), "scratch": scratch, "base": "bfloat16"}
         save_base(mode, Path(scratch) / "base")
-        ways: dict[str, subprocess.Popen[str]] = {}
-        found: dict[str, list[dict[str, float]]] = {}
-        for name, way in WAYS.items():
-            if any(word in name for word in options.only.split(",")):
-                given = json.dumps(mode | {"base": "bfloat16"} | way | {"scratch": scratch})
-                command = [sys.executable, "-m", "bench.trainer.lora", "--way", given]
-                ways[name] = subprocess.Popen(
-                    command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-                )
+        ways = {
+            name: subprocess.Popen(
+                [sys.executable, "-m", "bench.trainer.lora", "--way", json.dumps(mode | way)],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for name, way in WAYS.items()
+            if any(word in name for word in options.only.split(","))
+        }
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
         for _ in range(options.steps):
             for name, process in ways.items():
-                found.setdefault(name, []).append(one_step(name, process))
+                found[name].append(one_step(name, process))
         for process in ways.values():
             process.kill()
     print(write(found, options))
@@ -97,39 +96,30 @@ def one_step(name: str, process: "subprocess.Popen[str]") -> dict[str, float]:
 
 def write(found: dict[str, list[dict[str, float]]], options: Any) -> str:
     """Write the page after all steps: an interrupted run leaves the old page."""
-    tokens = options.length * options.windows
+    count, clocks = options.length * options.windows, ("seconds", "cpu", "memory")
     middle = {
-        name: {key: statistics.median(step[key] for step in steps[1:]) for key in ("seconds", "cpu")}
-        | {"memory": max(step["memory"] for step in steps)}
+        name: [statistics.median(step[key] for step in steps[1:]) for key in clocks[:2]]
+        + [max(step["memory"] for step in steps)]
         for name, steps in found.items()
     }
-    rows = [
-        (
-            name,
-            f"{tokens / each['seconds']:.0f}",
-            f"{each['seconds']:.2f}",
-            f"{each['cpu']:.2f}",
-            f"{found[name][0]['seconds']:.0f}",
-            f"{each['memory'] / 1e9:.2f}",
-            f"{found[name][0]['loss']:.3f}",
-        )
-        for name, each in sorted(middle.items(), key=lambda pair: pair[1]["cpu"])
-    ]
-    sides = [[name for name in middle if name.startswith(side)] for side in ("ours", "Trainer")]
+    rows = []
+    for name, (seconds, cpu, memory) in sorted(middle.items(), key=lambda pair: pair[1][1]):
+        first = found[name][0]
+        figures = (f"{count / seconds:.0f}", f"{seconds:.2f}", f"{cpu:.2f}", f"{first['seconds']:.0f}")
+        rows.append((name, *figures, f"{memory / 1e9:.2f}", f"{first['loss']:.3f}"))
+    sides = [[each for name, each in middle.items() if name.startswith(side)] for side in ("ours", "Trainer")]
     compared: list[str] = []
     if all(sides):
-        ours, theirs = (
-            {key: min(middle[name][key] for name in side) for key in ("seconds", "cpu", "memory")} for side in sides
-        )
-        ratios = [f"{theirs[key] / ours[key]:.2f}" for key in ("seconds", "cpu", "memory")]
+        ours, theirs = (list(map(min, zip(*side, strict=True))) for side in sides)
+        ratios = (f"{b / a:.2f}" for a, b in zip(ours, theirs, strict=True))
         columns = ("comparison", "wall", "CPU", "memory", "goal (time)")
         compared = page.table(columns, [("best Trainer / best of ours", *ratios, GOAL)])
     return page.write(
         page.results(options.tiny) / ("lora.md" if options.device == "cpu" else "lora_cuda.md"),
         f"# LoRA on a Llama of 0.5B's shape, {options.layers} layers, sequence {options.length}",
-        f"{setup.command('lora', options)}: bf16, rank 16 beside every linear "
-        f"layer, steps of {tokens:,} tokens in one pass, {options.threads} threads; medians of {options.steps - 1} "
-        "steps that the ways made in turn. Compare within this page only.",
+        f"{setup.command('lora', options)}: bf16, rank 16 beside every linear layer, steps of {count:,} tokens in one "
+        f"pass, {options.threads} threads; medians of {options.steps - 1} steps that the ways made in turn. Compare "
+        "within this page only.",
         f"- {page.describe('torch', 'transformers', 'peft', 'accelerate')}{setup.accelerator(options.device)}",
         page.table(COLUMNS, rows),
         compared,
@@ -143,9 +133,7 @@ def save_base(mode: dict[str, Any], folder: Path) -> None:
 
     small: dict[str, Any] = {"vocab_size": 1000, "hidden_size": 112, "intermediate_size": 300} if mode["tiny"] else {}
     torch.manual_seed(1337)
-    torch.set_default_dtype(torch.bfloat16)
-    net = LlamaForCausalLM(LlamaConfig(num_hidden_layers=mode["layers"], **(SHAPE | small)))
-    torch.set_default_dtype(torch.float32)
+    net = LlamaForCausalLM(LlamaConfig(num_hidden_layers=mode["layers"], **(SHAPE | small))).bfloat16()
     net.save_pretrained(folder)
 
 

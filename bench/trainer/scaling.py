@@ -1,27 +1,19 @@
 """The gain of two workers on a slow link over one: `python -m bench.trainer.scaling` (root, two cores, 6 minutes).
 
-Each worker is `trainer.train` in its own network namespace, pinned to one core. tc limits the link's rate at both ends
-with a token bucket. This kernel has no netem, so the latency is that of a veth pair. The speeds are those of one run:
-nothing else may use the two cores.
-
-The limited rate stands for a real link if exchange and computation have the same ratio as there:
+Each worker is `trainer.train` in its own network namespace, pinned to one core; tc limits the link's rate with a token
+bucket. The limited rate stands for a real link if exchange and computation have the same ratio as there:
 
     rate here = rate there x (seconds of computing there / here) x (bytes here / there)
 
-- C3: 16 Gbit/s for c3-highmem-8. 32,768 tokens a step and node (Intel's tutorial) at 3,600 tokens/s take 9.1 s. 3,600
-  is 25 % of the AMX peak of 4 cores at 3.0 GHz (12.3 TFLOP/s at 855 MFLOP a token): an optimistic node, so a hard test.
-  At the tutorial's own 811 tokens/s the exchange takes a quarter of that share. It sends 4 bytes x 124.4 M parameters.
+- C3: 16 Gbit/s for c3-highmem-8. 32,768 tokens a step and node (Intel's tutorial) at 3,600 tokens/s take 9.1 s: 25 % of
+  the AMX peak of 4 cores at 3.0 GHz, an optimistic node and so a hard test. It sends 4 bytes x 124.4 M parameters.
 - g4dn: 5 Gbit/s (its base rate). 524,288 tokens a step on 4 nodes at 20,000 tokens/s (T4, fp16) take 6.6 s. A ring of 4
   sends 2 x 3/4 of the same 498 MB, a ring of two 2 x 1/2.
 
-Here: the preset micro (4 layers of width 128, a vocabulary of 500: 0.9 M parameters), windows of 256, 4,096 tokens a
-micro-batch, 32,768 tokens a step: each of two workers has half of a C3 node's tokens. A larger model takes too long on
-one core, and the formula fixes the ratio of bytes to computation for any model. Gradients are sent in 4 buckets of 1 MB
-here, and in 20 of 25 MB there. A run of one worker measures the time of computation first.
-
-Efficiency is the tokens/s of two workers over twice those of one. Two workers that never communicate already slow each
-other down here, because they share caches and memory, which nodes do not. The second efficiency is relative to such a
-pair. Each figure is from the fastest two consecutive steps, since other programs can only slow a step down.
+Here the preset micro (0.9 M parameters) makes steps of 32,768 tokens; a run of one worker measures the time of
+computation first. Efficiency is the tokens/s of two workers over twice those of one, and over those of two that never
+communicate, which slow each other down because they share caches and memory. Each figure is from the fastest two
+consecutive steps, since other programs can only slow a step down.
 """
 
 import argparse
@@ -40,7 +32,7 @@ from pathlib import Path
 
 from bench import page
 from bench.trainer import setup
-from chaos.network import Network
+from faults.network import Network
 from trainer.launch import MALLOC
 
 STEPS = 4
@@ -99,16 +91,13 @@ def main() -> int:
         rows.append(("2 workers that do not talk (each 1 of 1)", strangers))
         for node in [C3] * (options.node != "g4dn") + [G4DN] * (options.node != "c3"):
             rate = link(node, alone.step_seconds / 2)
-            for label, changes in variants():
-                found = run(folder / f"{node.gigabits:g}-{label}", data, cores, rate, *changes)[0]
-                rows.append((f"2 workers, {node.name} = {rate / 1e6:.0f} Mbit/s here, {label}", found))
+            for label in ("fp32", "bf16"):
+                compression = f"communication.compression={'none' if label == 'fp32' else label}"
+                found = run(folder / f"{node.gigabits:g}-{label}", data, cores, rate, compression)[0]
+                rows.append((f"2 workers, {node.name} = {rate / 1e6:.0f} Mbit/s here, {label} gradients", found))
                 print(rows[-1], flush=True)
         write(rows, alone, strangers)
     return 0
-
-
-def variants() -> list[tuple[str, list[str]]]:
-    return [("fp32 gradients", []), ("bf16 gradients", ["communication.compression=bf16"])]
 
 
 def link(node: Node, compute_seconds: float) -> float:
@@ -135,8 +124,8 @@ def run(
     with laboratory(len(cores), rate) as network:
         try:
             for number, (machine, core) in enumerate(zip(network.machines, cores, strict=True)):
-                rank, size = (0, 1) if strangers else (number, len(cores))
-                workers.append(start(network, machine, rank, size, core, folders[number], data, changes))
+                rank = (0, 1) if strangers else (number, len(cores))
+                workers.append(start(network, machine, rank, core, folders[number], data, changes))
             return [measure(each, network, workers) for each in dict.fromkeys(folders)]
         finally:
             for worker in workers:
@@ -159,19 +148,13 @@ def laboratory(machines: int, rate: float | None) -> Iterator[Network]:
 
 
 def start(
-    network: Network,
-    machine: str,
-    rank: int,
-    size: int,
-    core: int,
-    folder: Path,
-    data: str,
-    changes: tuple[str, ...],
+    network: Network, machine: str, rank: tuple[int, int], core: int, folder: Path, data: str, changes: tuple[str, ...]
 ) -> subprocess.Popen[bytes]:
+    """Start a worker. `rank`: its own, of how many."""
     master = next(iter(network.machines.values()))
-    environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"RANK": str(rank[0]), "WORLD_SIZE": str(rank[1]), "LOCAL_RANK": "0"}
     environment |= {"MASTER_ADDR": master, "MASTER_PORT": "29501", "GLOO_SOCKET_IFNAME": "eth0"}
-    environment["GLIBC_TUNABLES"] = MALLOC
+    environment |= {"GLIBC_TUNABLES": MALLOC, "OMP_NUM_THREADS": "1"}
     settings = {
         "data.directory": data,
         "run.directory": folder,
@@ -207,8 +190,7 @@ def measure(folder: Path, network: Network, workers: list[subprocess.Popen[bytes
             raise SystemExit(f"{reason}:\n{logs}")
         time.sleep(0.02)
     first, last = min(counted), max(counted)
-    pairs = list(itertools.pairwise(lines[1 : STEPS + 1]))
-    fastest = min(pairs, key=lambda pair: sum(line["step_seconds"] for line in pair))
+    fastest = min(itertools.pairwise(lines[1 : STEPS + 1]), key=lambda pair: sum(line["step_seconds"] for line in pair))
     seconds = statistics.mean(line["step_seconds"] for line in fastest)
     return Measured(
         TOKENS_PER_STEP / seconds,

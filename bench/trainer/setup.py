@@ -1,11 +1,8 @@
-"""Shared by the trainer's benchmarks: options, data, a training that only makes steps, variants measured in turn."""
+"""Shared by the trainer's benchmarks: options, data, a training that only makes steps, the clock of a step."""
 
 import argparse
 import os
-import statistics
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +18,6 @@ if TYPE_CHECKING:
 SAMPLE = Path(__file__).parents[2] / "trainer" / "sample" / "opticks.txt"
 LEARNT = 8000
 """Tokens that occur in the dataset, whose text has 600,000 characters."""
-SLOW_SECONDS = 10
-"""A way that takes longer is measured only once after its first run."""
 QUIET = {
     "evaluation.every": 0,
     "evaluation.batches": 1,
@@ -33,9 +28,6 @@ QUIET = {
     "metrics.tensorboard": "false",
 }
 """Settings of a training of which only the steps are measured."""
-
-Figures = tuple[float, float, float]
-"""Wall seconds, CPU seconds, and the accelerator's peak bytes beyond those allocated before."""
 
 
 def parser(module: str, description: str | None, device: str = "cpu") -> argparse.ArgumentParser:
@@ -123,43 +115,3 @@ def work(net: Any, module: Any, tokens: int, samples: int) -> "Work":
     values: dict[str, Any] = dict.fromkeys(("batches", "validation", "save_model", "load_model"))
     values |= {"items_per_step": tokens, "tokens_per_step": tokens, "samples_per_step": samples}
     return Work(net=net, module=module, flops_per_token=0.0, **values)
-
-
-def measured(step: Callable[[], Any], device: str) -> Figures:
-    import torch
-
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated() if device == "cuda" else 0
-    began = time.perf_counter(), time.process_time()
-    step()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
-    return time.perf_counter() - began[0], time.process_time() - began[1], peak - before
-
-
-def in_turn(ways: dict[str, Callable[[], Any]], device: str, repeats: int) -> Iterator[dict[str, Figures | str]]:
-    """Yield, after each round, the median of each way so far, or why it does not run here.
-
-    The ways run in turn, so that other load on the machine affects all of them alike. The first round, in which ways
-    compile, counts only until there is another.
-    """
-    runs: dict[str, list[Figures]] = {name: [] for name in ways}
-    refused: dict[str, str] = {}
-    for _ in range(repeats + 1):
-        for name, way in ways.items():
-            slow = len(runs[name]) > 1 and runs[name][-1][0] > SLOW_SECONDS
-            if name in refused or slow:
-                continue
-            try:
-                runs[name].append(measured(way, device))
-            except Exception as error:  # kernels and compilers raise their own types
-                refused[name] = f"not here: {' '.join(str(error).split())[:100].replace('|', '/')}"
-        yield {name: refused.get(name) or _median(runs[name][1:] or runs[name]) for name in ways}
-
-
-def _median(runs: list[Figures]) -> Figures:
-    wall, cpu, memory = (statistics.median(part) for part in zip(*runs, strict=True))
-    return wall, cpu, memory

@@ -1,8 +1,8 @@
 """Tokens/s of GPT-2 124M, ours and others', in one run on one machine: `python -m bench.trainer.speed`.
 
-Ours is the whole `python -m trainer.train` on the sample text, read from its metrics. peers.py runs the others, and
-limit.py the matrix products alone. Each mode is a process of its own. A step is 4096 tokens (2^19 on an accelerator),
-as four micro-batches of one window or one of four. A figure is the median of the steps after the first. `--only`
+Ours is the whole `python -m trainer.train` on the sample text, read from its metrics; peers.py runs the others. Each
+mode is a process of its own. A step is 4096 tokens (2^19 on an accelerator), as four micro-batches of one window or one
+of four. A figure is the median of the steps after the first. `--only`
 measures some modes; bench/results/ keeps the figures of all, and the table shows them.
 
 On a shared machine compare CPU seconds of one thread (`--threads 1`), not wall seconds. On an accelerator, modes not
@@ -33,7 +33,7 @@ from bench import page
 from bench.trainer import setup, speed_table
 from trainer.launch import MALLOC
 
-PROGRAMS = ("ours", "loop", "Trainer", "limit")
+PROGRAMS = ("ours", "loop", "Trainer")
 ALLOCATORS = {"kept": MALLOC, "glibc": ""}
 
 
@@ -49,9 +49,9 @@ class Mode:
 
     @property
     def name(self) -> str:
-        how = "" if self.program == "limit" else ", compiled" if self.compiled else ", eager"
+        how = "compiled" if self.compiled else "eager"
         size = "" if self.preset == "small" else f", {self.preset}"
-        return f"{self.program}, {self.precision}{how}, {self.micro_batch}x1024, {self.allocator}{size}"
+        return f"{self.program}, {self.precision}, {how}, {self.micro_batch}x1024, {self.allocator}{size}"
 
 
 def modes() -> list[Mode]:
@@ -62,17 +62,14 @@ def modes() -> list[Mode]:
         for micro_batch in (1, 4)
         for program in PROGRAMS
         for compiled in (True, False)
-        if compiled or program != "limit"
     ]
-    programs = ("ours", "loop", "Trainer")
-    return found + [Mode(program, "bf16", True, windows, "glibc") for windows in (1, 4) for program in programs]
+    return found + [Mode(program, "bf16", True, windows, "glibc") for windows in (1, 4) for program in PROGRAMS]
 
 
 def _on_accelerator(tiny: bool) -> list[Mode]:
     """List the modes that the goals compare, then a larger model, larger micro-batches, and eager mode."""
     small, windows = ("tiny", 2) if tiny else ("small", 32)
-    five = ("limit", "ours", "nanoGPT", "loop", "Trainer")
-    first = [Mode(program, "bf16", True, windows, preset=small) for program in five]
+    first = [Mode(program, "bf16", True, windows, preset=small) for program in ("ours", "nanoGPT", "loop", "Trainer")]
     eager = Mode("ours", "bf16", False, windows, preset=small)
     if tiny:
         return [*first, eager]
@@ -86,16 +83,14 @@ def main(arguments: list[str] | None = None) -> int:
         "--only", default="", metavar="WORDS", help="modes whose name has all words, such as 'ours bf16'"
     )
     parser.add_argument("--steps", type=int, default=0, help="steps of each mode; default: 4, fp32 3, accelerator 12")
-    parser.add_argument("--list", action="store_true", help="print the names of the modes and measure nothing")
     parser.add_argument("--minutes", type=float, default=24 * 60.0, help="stop after so many, even within a mode")
     options = parser.parse_args(arguments)
     accelerator = options.device == "cuda" or options.tiny
     known = _on_accelerator(options.tiny) if accelerator else modes()
     words = options.only.replace(",", " ").split()
     chosen = [mode for mode in known if all(word in mode.name for word in words)]
-    if options.list or not chosen:
-        print("\n".join(mode.name for mode in chosen or known))
-        return 0 if chosen else 2
+    if not chosen:
+        parser.error("--only: no mode has these words; the modes:\n" + "\n".join(mode.name for mode in known))
     name = f"speed_{options.device}" + (f"_{options.threads}_threads" if options.threads else "")
     file = page.results(options.tiny) / f"{name}.json"
     if options.steps == 1:
@@ -162,17 +157,14 @@ def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path, d
     if mode.program == "ours":
         result = ours(settings, environment, scratch / mode.name.replace(", ", "-"), deadline)
     else:
-        module = "bench.trainer.limit" if mode.program == "limit" else "bench.trainer.peers"
-        command = [sys.executable, "-m", module, json.dumps(settings)]
+        command = [sys.executable, "-m", "bench.trainer.peers", json.dumps(settings)]
         done = subprocess.run(
             command, env=environment, check=True, capture_output=True, text=True, timeout=deadline - began
         )
         result = json.loads(done.stdout.strip().splitlines()[-1])
-    seconds = result["seconds"]
-    if isinstance(seconds, list):
-        result |= {"first_step": round(seconds[0], 2), "seconds": statistics.median(seconds[1:]), "steps": seconds[1:]}
-        result["cpu"] = statistics.median(result["cpu"][1:])
-        result["waits"] = statistics.median(result["waits"][1:])
+    first, *steps = result["seconds"]
+    result |= {"first_step": round(first, 2), "steps": steps}
+    result |= {key: statistics.median(result[key][1:]) for key in ("seconds", "cpu", "waits")}
     result["tokens_per_second"] = settings["tokens_per_step"] / result["seconds"]
     result["whole_run"] = round(time.monotonic() - began, 1)
     return result

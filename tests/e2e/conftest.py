@@ -11,7 +11,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from chaos.stack import Stack
+from faults.stack import Stack
 from local import paths
 
 

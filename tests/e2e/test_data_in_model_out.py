@@ -21,9 +21,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chaos.nodes import ROOT
-from chaos.stack import Stack
 from cli.volume_program import PIECE
+from faults.nodes import ROOT
+from faults.stack import Stack
 from local import paths
 from review.recording import record
 from tests.e2e.conftest import succeed

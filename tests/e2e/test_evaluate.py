@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from chaos.stack import Stack
+from faults.stack import Stack
 from local import paths
 from tests.e2e.conftest import succeed, tool
 

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from chaos.nodes import ROOT
-from chaos.pods import Pods
-from chaos.stack import Stack
+from faults.node import Node
+from faults.nodes import ROOT
+from faults.stack import Stack
 from infra.stackfiles import stack_file_values
 from local import paths
 from tests.e2e.conftest import succeed
+from trainer.contract import DONE, STATUS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
@@ -32,6 +33,10 @@ TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text("utf-8"))
 
 
 def question(thing: str) -> dict[str, str]:
@@ -110,16 +115,15 @@ def test_four_keys_fine_tune_a_model_of_ones_own_and_a_killed_pod_costs_nothing(
     stack.write(workers={"count": 2, "cpu": 0.4, "memoryGib": 2}, dataset={"input": [chats.name]})
     stack.write(training=four | short)
     stack.up()
-    with Pods(stack) as pods:
-        pods.world(2)
-        pods.until(lambda: pods.journal.step >= 15, 120, "step 15")
-        killed, before = pods.running()[1], pods.training()["round"]
-        pods.delete(killed, grace=0)
-        pods.end(killed)
-        assert pods.journal.step < STEPS - 20, "it was killed on the way"
+    with Node(stack) as there:
+        there.steps_on(2, 180)
+        there.until(lambda: there.journal.step >= 15, 120, "step 15")
+        killed, before = there.train()[1], read(there.run / STATUS)["round"]
+        there.delete(killed, grace=0)
+        assert there.journal.step < STEPS - 20, "it was killed on the way"
         succeed(stack, "follow")
-        assert pods.done()["step"] == STEPS
-        assert pods.training()["round"] != before, "those who were left made a round of their own"
+        assert read(there.run / DONE)["step"] == STEPS
+        assert read(there.run / STATUS)["round"] != before, "those who were left made a round of their own"
         index = json.loads(next(paths.STORAGE.glob(f"datasets/{NAME}-*[0-9a-f]/index.json")).read_text())
         assert index["documents"] == 25 * len(COLOURS)
 

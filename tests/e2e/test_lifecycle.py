@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from chaos.row import until
-from chaos.stack import Stack
+from faults.fault import until
+from faults.stack import Stack
 from local import paths
 from tests.e2e.conftest import tool
 
@@ -114,7 +114,7 @@ def test_a_deleted_job_comes_back_when_asked_and_trains_on(stack: Stack, disturb
         asked = tool(stack, command)
         assert asked.returncode == 1
         assert "is gone; `.venv/bin/trainyard resume --stack life` starts the training again" in asked.stderr
-    stack.up("--expect-no-changes")
+    stack.up(expect_no_changes=True)
     assert job(stack) is None
     step = _step(disturbed)
     assert "was deleted; starts again from its newest checkpoint" in resume(stack)
@@ -131,7 +131,7 @@ def test_a_stopped_training_has_saved_stays_stopped_and_resumes_where_it_was(sta
     assert before
     pods = json.loads(stack.kubectl("get", "pods", "-o", "json").stdout)["items"]
     assert not [pod for pod in pods if pod["metadata"]["name"].startswith(before["metadata"]["name"])]
-    stack.up("--expect-no-changes")
+    stack.up(expect_no_changes=True)
     after = job(stack)
     assert after
     assert after["spec"]["suspend"] is True
@@ -160,7 +160,7 @@ def test_a_training_that_failed_for_good_says_why_and_once_that_is_mended_ends_a
     followed = tool(stack, "follow")
     assert followed.returncode == 1
     assert "The training failed: " in followed.stdout
-    stack.up("--expect-no-changes")
+    stack.up(expect_no_changes=True)
     shard.write_bytes(whole)
     said = resume(stack)
     assert "had failed: " in said

@@ -20,9 +20,9 @@ from typing import Any, TextIO
 
 import pytest
 
-from chaos.nodes import ROOT
-from chaos.row import until
-from chaos.stack import Stack
+from faults.fault import until
+from faults.nodes import ROOT
+from faults.stack import Stack
 from infra.stackfiles import stack_file_values
 from local import environment
 from tests.fixtures_cluster import bring_up
@@ -86,7 +86,7 @@ def test_two_pods_train_a_model_that_is_fetched_and_that_transformers_loads(stac
 
 
 def test_a_second_up_changes_nothing(stack: Stack) -> None:
-    stack.up("--expect-no-changes")
+    stack.up(expect_no_changes=True)
 
 
 def test_the_commands_in_the_outputs_work(stack: Stack) -> None:
@@ -169,10 +169,8 @@ def _job(stack: Stack) -> dict[str, Any]:
 
 
 def test_destroy_leaves_no_object(stack: Stack) -> None:
-    destroyed = stack.pulumi("destroy", "--yes")
-    assert destroyed.returncode == 0, destroyed.stdout + destroyed.stderr
+    stack.destroy()
     assert "NotFound" in stack.kubectl("get", "namespace", stack.namespace).stderr
     # A provisioner deletes a volume after its claim.
     until(lambda: stack.namespace not in stack.kubectl("get", "persistentvolumes").stdout, 200, "no volume is left")
-    left = json.loads(stack.run(["pulumi", "stack", "export", "--stack", "e2e"]).stdout)["deployment"]
-    assert not left.get("resources")
+    assert not (stack.engine().export_stack().deployment or {}).get("resources")

@@ -13,11 +13,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bench.trainer import memory
+from bench.trainer import setup
 from tests.gpu import small
 from trainer.checkpoint.format import Snapshot, load_optimizer, load_weights, newest_checkpoint, write_checkpoint
 from trainer.config.memory import of_preset
+from trainer.config.schema import Config
+from trainer.models import networks
 from trainer.models.capacity import estimate
+from trainer.models.gpt2 import LanguageModel
 from trainer.parallel.world import World
 from trainer.train import feed
 from trainer.train.loop import build_engine
@@ -145,9 +148,21 @@ def test_a_step_needs_no_more_memory_than_was_estimated(on_cuda: torch.device, w
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    memory.steps("small", windows, memory.LENGTH, on_cuda)
+    tokens = windows * 1024
+    net = networks.build("small", 50257, 50256, seed=1).to(on_cuda)  # pyright: ignore[reportArgumentType]
+    module = LanguageModel(net)
+    module.compile()
+    engine = build_engine(
+        setup.work(net, module, 2 * tokens, 2 * windows), Config(), small.alone(on_cuda), torch.bfloat16
+    )
+    ids = torch.randint(0, 50257, (windows, 1025), device=on_cuda)
+    for number in range(2):
+        for last in (False, True):  # the second micro-batch computes while gradients exist
+            engine.accumulate((ids[:, :-1], ids[:, 1:]), 1.0, last)
+        engine.step(1e-4, number + 1)
+    torch.cuda.synchronize()
     most = torch.cuda.max_memory_allocated() - before
-    expected = estimate(of_preset("small"), memory.CONFIGURATION, windows * memory.LENGTH)
+    expected = estimate(of_preset("small"), Config(), tokens)
     assert 0.5 * expected < most < expected
 
 

@@ -31,18 +31,3 @@ def test_with_version_1_processes_may_enter(tmp_path: Path) -> None:
     cgroups.ensure(tmp_path)
     assert (tmp_path / "memory/trainyard").is_dir()
     assert (tmp_path / "cpuset/trainyard/cpuset.cpus").read_text() == "0-1\n"
-
-
-@pytest.mark.parametrize(("group", "name", "everything"), [("cpu/", "cpu.cfs_quota_us", "-1"), ("", "cpu.max", "max")])
-def test_one_pod_is_limited_and_let_go(tmp_path: Path, group: str, name: str, everything: str) -> None:
-    if not group:
-        (tmp_path / "cgroup.controllers").write_text("cpu\n")
-    mine, other = (tmp_path / f"{group}trainyard/kubepods/burstable/pod{uid}/{name}" for uid in "ab")
-    for file in (mine, other):
-        file.parent.mkdir(parents=True)
-        file.write_text("as it was")
-    cgroups.limit("a", 0.15, tmp_path)
-    assert (mine.read_text(), other.read_text()) == ("15000", "as it was")
-    cgroups.limit("a", None, tmp_path)
-    assert mine.read_text() == everything
-    cgroups.limit("gone", 0.15, tmp_path)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from chaos.row import until
+from faults.fault import until
 from local import phases
 from local.phases import Phases, Timing
 

@@ -15,10 +15,12 @@ begun() {
   echo begun
   for i in $(seq 100); do sleep 0.2; done
 }
-case "$1 $2" in
-  "stack export") test -f "$STATE" && cat "$STATE" || { echo "error: no stack named 'x' found" >&2; exit 255; };;
-  "up --yes") begun;;
-  "cancel --yes") echo unlocked;;
+case "$*" in
+  version) echo 3.200.0;;
+  *"up --yes"*) begun;;
+  *cancel*) echo unlocked;;
+  *"stack export"*) cat "$STATE";;
+  *) test -f "$STATE" || { echo "error: no stack named 'x' found" >&2; exit 255; };;
 esac
 """
 

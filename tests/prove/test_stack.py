@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from chaos.row import until
+from faults.fault import until
 from infra.stackfiles import ROOT
 from prove.stack import Proved, started
 
@@ -46,6 +46,7 @@ def driver(pulumi: Path, tmp_path: Path) -> subprocess.Popen[bytes]:
     """A proof in the middle of its `up`; its log is in the folder `run`."""
     folder = tmp_path / "run"
     folder.mkdir()
+    pulumi.write_text("{}")
     process = subprocess.Popen([sys.executable, "-c", DRIVER, folder], cwd=ROOT, stderr=subprocess.DEVNULL)
     wait_for("begun", folder)
     until(proved(folder).child.exists, 60, "its Pulumi is noted, a moment after it began")
@@ -61,6 +62,7 @@ def test_a_command_is_asked_to_stop_once_and_waited_for(pulumi: Path, tmp_path: 
         if len(calls) == 2:
             raise KeyboardInterrupt
 
+    pulumi.write_text("{}")
     stack = proved(tmp_path / "run", tick=tick)
     with pytest.raises(KeyboardInterrupt):
         stack.up()
@@ -103,6 +105,7 @@ def test_a_proof_that_is_killed_while_it_waits_has_asked_its_pulumi_already(
 
 
 def test_a_process_that_has_the_number_of_one_that_ended_is_left_alone(pulumi: Path, tmp_path: Path) -> None:
+    pulumi.write_text("{}")
     stack = proved(tmp_path / "run")
     with subprocess.Popen(["sleep", "60"]) as other:
         now = started(other.pid)

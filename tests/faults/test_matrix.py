@@ -15,19 +15,21 @@ from typing import Any
 import pytest
 
 from bench import page
-from chaos import __main__ as command
-from chaos.journal import Journal
-from chaos.lab import Lab
-from chaos.network import answer
-from chaos.nodes import Pod, descendants
-from chaos.report import PAGE, Matrix, merge_page, page_line
-from chaos.row import HEADER, Expected, Result, judge
-from chaos.rows import ROWS
+from faults import __main__ as command
+from faults import on_pods, on_processes
+from faults.fault import HEADER, Expected, Fault, Place, Result, judge
+from faults.journal import Journal
+from faults.lab import Lab
+from faults.network import answer
+from faults.nodes import Pod, descendants
+from faults.report import PAGES, PLAYED, Matrix, merge_page, page_line
+from prove.command import STEPS
 from trainer.contract import EXIT_FATAL
 
 #: Rows that every test run plays: no other test drops all packets of a machine.
 QUICK = ("node-lost",)
-BY_NAME = {row.name: row for row in ROWS}
+ROWS = PLAYED["processes"]
+BY_NAME = {fault.name: fault for fault in ROWS}
 
 needs_namespaces = pytest.mark.skipif(
     os.geteuid() != 0 or not all(map(shutil.which, ("ip", "nsenter", "unshare", "tini"))),
@@ -42,7 +44,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
 
 @needs_namespaces
 @pytest.mark.parametrize(
-    "name", [pytest.param(row.name, marks=[] if row.name in QUICK else pytest.mark.chaos) for row in ROWS]
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.chaos) for name in BY_NAME]
 )
 def test_the_training_survives(matrix: Matrix, name: str) -> None:
     result = matrix.play(BY_NAME[name])
@@ -62,12 +64,23 @@ def test_rounds_are_counted_also_where_their_numbers_begin_again(tmp_path: Path)
     assert (pod.round, pod.rounds) == (1, [(1, 3, 2)] * 2)
 
 
-def test_every_fault_of_the_promise_has_a_row() -> None:
-    """The results name more than the rows if one of those goes."""
-    assert len(BY_NAME) == len({row.fault for row in ROWS}) == len(ROWS)
-    assert set(QUICK) <= set(BY_NAME)
-    told = {line.split("|")[1].strip() for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")}
-    assert told - {HEADER[0]} <= {row.fault for row in ROWS}
+@pytest.mark.parametrize("place", PLAYED)
+def test_every_fault_of_the_promise_has_a_row(place: Place) -> None:
+    """The results name more than there is if a fault goes."""
+    faults = PLAYED[place]
+    assert len({fault.name for fault in faults}) == len({fault.title for fault in faults}) == len(faults)
+    assert all(place in fault.where for fault in faults)
+    lines = PAGES[place].read_text("utf-8").splitlines()
+    told = {line.split("|")[1].strip() for line in lines if line.startswith("| ")}
+    assert told - {HEADER[0]} <= {fault.title for fault in faults}
+
+
+def test_a_fault_is_played_somewhere_and_is_in_its_list() -> None:
+    proved = {step.play for step in STEPS}
+    for module in (on_pods, on_processes):
+        made = {value for value in vars(module).values() if isinstance(value, Fault)}
+        assert made == set(module.FAULTS)
+        assert {fault for fault in made if "cloud" in fault.where} == {fault for fault in made if fault.play in proved}
 
 
 def test_a_journal_counts_the_steps_that_were_made_again(tmp_path: Path) -> None:
@@ -127,14 +140,14 @@ def test_descendants_are_found_parents_first() -> None:
 def test_rows_that_were_not_played_keep_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "chaos.md"
     first, second, third = (Result(row, "", seconds=1.5) for row in ROWS[:3])
-    merge_page([page_line(second, 0.02), page_line(first, 0.5)], path)
-    merge_page([page_line(third, 0.0), page_line(Result(ROWS[1], "hung"), 0.25)], path)
+    merge_page("processes", [page_line(second, 0.02), page_line(first, 0.5)], path=path)
+    merge_page("processes", [page_line(third, 0.0), page_line(Result(ROWS[1], "hung"), 0.25)], path=path)
     *_, one, two, three, _, rest = path.read_text().splitlines()
-    assert rest.startswith(f"Not played yet: {ROWS[3].fault}; ")
-    assert one.startswith(f"| {first.row.fault} | yes | 0 | 1.5 ")
+    assert rest.startswith(f"Not played yet: {ROWS[3].title}; ")
+    assert one.startswith(f"| {first.fault.title} | yes | 0 | 1.5 ")
     assert one.endswith("50% busy |")
-    assert two.startswith(f"| {second.row.fault} | hung |")
-    assert three.startswith(f"| {third.row.fault} | yes |")
+    assert two.startswith(f"| {second.fault.title} | hung |")
+    assert three.startswith(f"| {third.fault.title} | yes |")
 
 
 @pytest.mark.parametrize(("user", "said"), [(1000, "chaos needs root"), (0, "missing: no-such-program; ")])

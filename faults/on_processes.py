@@ -1,68 +1,46 @@
-"""The faults. Each is a function of a Lab that breaks something at lab.fault(), checks how the pods react, and returns
-the exit codes of the pods that are left at the end."""
+"""The faults of processes, which need what only the laboratory has: signals, its etcd, its name server, its files.
+
+Each is a function of a Lab that breaks something at lab.fault(), checks how the pods react, and returns the exit codes
+of the pods that are left at the end. Those that break a cluster's pods just as well are in on_pods.py.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import subprocess
 import time
 
-from chaos.lab import Lab
-from chaos.nodes import Pod
-from chaos.row import SAME_LOSS, expect
+from faults.fault import PERIOD, SAME_LOSS, expect, fault
+from faults.lab import Lab
 from trainer.contract import DONE
 from trainer.files import write_json
 
-REPLACE_SECONDS = 10
-"""The Job controller's back-off before the first replacement of a pod."""
-PERIOD = 40
-"""Steps between two checkpoints. A fault without notice may cost this many, and one or two in progress."""
 
-
+@fault("worker SIGKILL", steps_lost=PERIOD + 2)
 def worker_killed(lab: Lab) -> list[int]:
     pods = lab.train()
     pods[1].signal(signal.SIGKILL, [pods[1].worker()])
     return lab.ended(pods)
 
 
+@fault("agent SIGKILL", steps_lost=PERIOD + 2)
 def agent_killed(lab: Lab) -> list[int]:
     """The init ends with the agent, and the pod with its init."""
     pods = lab.train()
     pods[1].signal(signal.SIGKILL, [pods[1].agent()])
-    return lab.ended([pods[0], pods[2], replaced(lab, pods[1])])
+    return lab.ended([pods[0], pods[2], lab.replace(pods[1])])
 
 
-def pod_deleted_at_once(lab: Lab) -> list[int]:
-    pods = lab.train()
-    pods[1].kill()
-    return lab.ended([pods[0], pods[2], replaced(lab, pods[1])])
-
-
-def pod_deleted(lab: Lab) -> list[int]:
-    pods = lab.train()
-    pods[1].terminate()
-    expect(lab.ended([pods[1]], 30) == [143], f"the deleted pod ended with {pods[1].code}, not 143")
-    return lab.ended([pods[0], pods[2], replaced(lab, pods[1])])
-
-
-def node_lost(lab: Lab) -> list[int]:
-    """Drop all packets of a machine. Its processes continue, as on a machine that only lost its network."""
-    pods = lab.train()
-    lab.network.cut("n1")
-    lab.more_steps()
-    expect("world_size=2" in pods[0].log + pods[2].log, "the two others never trained without the third")
-    replacement = lab.pod(3)
-    pods[1].kill()  # the cloud removes the machine
-    return lab.ended([pods[0], pods[2], replacement])
-
-
+@fault("worker SIGSTOP", steps_lost=PERIOD + 2, seconds=45)
 def frozen_worker(lab: Lab) -> list[int]:
     pods = lab.train()
     pods[1].signal(signal.SIGSTOP, [pods[1].worker()])
     return lab.ended(pods)
 
 
+@fault("agent SIGSTOP", steps_lost=PERIOD + 2, seconds=45)
 def frozen_agent(lab: Lab) -> list[int]:
     """Stop an agent while its worker and the others train on, for enough steps to notice the agent's silence."""
     pods = lab.train(steps=400)
@@ -73,6 +51,7 @@ def frozen_agent(lab: Lab) -> list[int]:
     return lab.ended(pods)
 
 
+@fault("agent and worker SIGSTOP", steps_lost=PERIOD + 2, seconds=45)
 def frozen_pod(lab: Lab) -> list[int]:
     """Stop agent and worker, as when a machine hangs. They continue when the others are in another round."""
     pods = lab.train()
@@ -84,6 +63,7 @@ def frozen_pod(lab: Lab) -> list[int]:
     return lab.ended(pods)
 
 
+@fault("SIGTERM, machine gone 15 s later", seconds=15)
 def notice(lab: Lab) -> list[int]:
     """Send SIGTERM, and remove the machine 15 s later, as GKE does with a Spot machine."""
     pods = lab.train()
@@ -94,9 +74,10 @@ def notice(lab: Lab) -> list[int]:
     return lab.ended(pods[1:])
 
 
+@fault("etcd away for 30 s", seconds=2)
 def etcd_killed(lab: Lab) -> list[int]:
     """Stop etcd for 30 s, twice the time after which a silent member counts as lost."""
-    pods = lab.train(40, steps=400)
+    pods = lab.train(step=40, steps=400)
     lab.kill_server("etcd")
     time.sleep(30)
     lab.start_etcd()
@@ -105,6 +86,7 @@ def etcd_killed(lab: Lab) -> list[int]:
     return codes
 
 
+@fault("etcd away for 60 s and a worker SIGKILL", steps_lost=PERIOD + 2, seconds=90)
 def etcd_killed_with_a_worker(lab: Lab) -> list[int]:
     """Kill a worker while etcd is away for 60 s, as when its pod moves to another node. The new round must wait."""
     pods = lab.train()
@@ -115,15 +97,7 @@ def etcd_killed_with_a_worker(lab: Lab) -> list[int]:
     return lab.ended(pods)
 
 
-def etcd_data_lost(lab: Lab) -> list[int]:
-    pods = lab.train()
-    lab.lose_etcds_data()
-    lab.start_etcd()
-    codes = lab.ended(pods)
-    expect(all(len(pod.rounds) == 2 for pod in pods), f"not one new round: {[pod.rounds for pod in pods]}")
-    return codes
-
-
+@fault("no DNS for 20 s, a worker SIGKILL and a new pod", steps_lost=PERIOD + 2, seconds=50)
 def dns_outage(lab: Lab) -> list[int]:
     """Stop DNS for 20 s. A pod that starts meanwhile waits."""
     pods = lab.train(count=2, steps=600)
@@ -137,24 +111,7 @@ def dns_outage(lab: Lab) -> list[int]:
     return codes
 
 
-def scale_out(lab: Lab) -> list[int]:
-    pods = [lab.pod(0)]
-    lab.step(60)
-    lab.fault()
-    pods += [lab.pod(1), lab.pod(2)]
-    codes = lab.ended(pods)
-    expect("world_size=3" in pods[0].log, "the three were never in one round")
-    return codes
-
-
-def scale_in(lab: Lab) -> list[int]:
-    pods = lab.train()
-    for pod in pods[1:]:
-        pod.terminate()
-    expect(set(lab.ended(pods[1:], 30)) == {143}, f"scaled-in pods ended with {[pod.code for pod in pods[1:]]}")
-    return lab.ended(pods[:1])
-
-
+@fault("DeepSpeed: 2 -> 1 -> 2 pods")
 def deepspeed_resized(lab: Lab) -> list[int]:
     """Resize the sharded optimizer state: two shards, one, two again."""
     stays, leaves = (lab.pod(machine, engine__name="deepspeed") for machine in (0, 1))
@@ -170,6 +127,7 @@ def deepspeed_resized(lab: Lab) -> list[int]:
     return codes
 
 
+@fault("a pod after the end", seconds=math.inf)
 def late_joiner(lab: Lab) -> list[int]:
     pods = lab.start(1)
     codes = lab.ended(pods)
@@ -180,6 +138,7 @@ def late_joiner(lab: Lab) -> list[int]:
     return codes
 
 
+@fault("all pods lost, newest checkpoint corrupt", steps_lost=2 * PERIOD + 2, seconds=60)
 def corrupt_checkpoint(lab: Lab) -> list[int]:
     pods = lab.start(2)
     lab.step(PERIOD * 3)
@@ -199,13 +158,14 @@ def corrupt_checkpoint(lab: Lab) -> list[int]:
     return codes
 
 
+@fault("disk full for 10 s, checkpoint due")
 def disk_full(lab: Lab) -> list[int]:
     """Fill the run's volume for 10 s while a checkpoint is due."""
     folder = lab.run_folder()
     folder.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], check=True)
     try:
-        pods = lab.train(PERIOD + 20, count=2)
+        pods = lab.train(2, PERIOD + 20)
         filler = folder / "filler"
         with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
             while file.write(b"\0" * 65536):
@@ -224,6 +184,7 @@ def disk_full(lab: Lab) -> list[int]:
     return codes
 
 
+@fault("NaN in the loss", codes=(42,), seconds=math.inf, done=False)
 def not_a_number(lab: Lab) -> list[int]:
     pods = lab.start(2, optimizer__learning_rate=1e20, optimizer__clip=0, optimizer__warmup_steps=0)
     lab.fault()
@@ -232,6 +193,7 @@ def not_a_number(lab: Lab) -> list[int]:
     return codes
 
 
+@fault("two jobs at once, a worker SIGKILL in one", steps_lost=PERIOD + 2)
 def two_jobs(lab: Lab) -> list[int]:
     """Run two jobs with one etcd in one namespace; one job loses a worker."""
     first = [lab.pod(machine) for machine in (0, 1)]
@@ -247,6 +209,7 @@ def two_jobs(lab: Lab) -> list[int]:
     return codes
 
 
+@fault("rank 0's node lost three times", steps_lost=3 * PERIOD + 6, seconds=45)
 def first_host_lost_three_times(lab: Lab) -> list[int]:
     """Cut off the machine of rank 0, which also hosts the workers' store, three times."""
     pods = lab.start()
@@ -265,13 +228,26 @@ def first_host_lost_three_times(lab: Lab) -> list[int]:
     return lab.ended(pods)
 
 
-def replaced(lab: Lab, pod: Pod) -> Pod:
-    """Wait for a pod's end and start the Job's next pod for the same index, on another machine."""
-    lab.ended([pod], 30)
-    time.sleep(REPLACE_SECONDS)
-    return lab.pod(3)
-
-
 def checkpoints(lab: Lab) -> list[str]:
     """List the names of the complete checkpoints, oldest first."""
     return sorted(path.parent.name for path in lab.run_folder().glob("checkpoints/step-*/manifest.json"))
+
+
+FAULTS = (
+    worker_killed,
+    agent_killed,
+    frozen_worker,
+    frozen_agent,
+    frozen_pod,
+    notice,
+    etcd_killed,
+    etcd_killed_with_a_worker,
+    dns_outage,
+    deepspeed_resized,
+    late_joiner,
+    corrupt_checkpoint,
+    disk_full,
+    not_a_number,
+    two_jobs,
+    first_host_lost_three_times,
+)

@@ -1,7 +1,7 @@
 """The machines of a laboratory: network namespaces on one bridge, which has its own namespace. The host's network does
 not change.
 
-`python -m chaos.network ADDRESS NAME=ADDRESS ...` is their name server: it answers A queries for its names.
+`python -m faults.network ADDRESS NAME=ADDRESS ...` is their name server: it answers A queries for its names.
 """
 
 from __future__ import annotations

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from chaos.row import Expected
 from cli.state import State as Training
+from faults.cluster import Cluster
+from faults.fault import Expected
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
-from prove import faults
-from prove.subject import Subject
 
 
 def told(round_: int, step: int, workers: int) -> Training:
@@ -19,18 +18,19 @@ def told(round_: int, step: int, workers: int) -> Training:
     return Training("job", "Running", None, None, workers, workers, 0, round_, figures, checkpoint=3)
 
 
-class Played(Subject):
+class Played(Cluster):
     """A training whose state is the next of `looks` at each look, and its pods after the fault."""
 
     def __init__(self, looks: list[Training], uids: list[str]) -> None:
         self.looks, self.uids = looks, uids
         self.config = parse(stack_file_values("local"), "local")
+        self.count = len(uids)
 
     def training(self) -> Training:
         return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
 
     def worker_pods(self) -> list[dict[str, Any]]:
-        return [{"metadata": {"uid": uid}} for uid in self.uids]
+        return [{"metadata": {"uid": uid, "name": uid}} for uid in self.uids]
 
     def say(self, text: str) -> None: ...
 
@@ -43,13 +43,11 @@ class Played(Subject):
 
 def broken(workers: int, looks: list[Training], after: list[str]) -> str:
     before = [told(1, 5, workers)] * 2
-    subject = Played([*before, *looks], [f"old-{at}" for at in range(workers)])
+    place = Played([*before, *looks], [f"old-{at}" for at in range(workers)])
 
-    def fault(_: Any) -> str:
-        subject.uids = after
-        return "broken"
-
-    return faults._broken(subject, fault)
+    place._breaks(place.train()[-1:], "broken")
+    place.uids = after
+    return place.recovered()
 
 
 def test_one_worker_that_begins_at_round_1_again_has_come_back() -> None:

@@ -12,12 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chaos.journal import Journal
-from chaos.network import Network
-from chaos.nodes import ROOT, Pod
-from chaos.row import Expected, until
+from faults.fault import PERIOD, Expected, expect, until
+from faults.journal import Journal
+from faults.network import Network
+from faults.nodes import ROOT, Pod
 from local import toolchain
 from trainer.contract import DONE, ETCD_PORT, EXIT_FATAL
+
+REPLACE_SECONDS = 10
+"""The Job controller's back-off before the first replacement of a pod."""
 
 MACHINES = 6
 ETCD, DNS, FIRST = 2, 3, 11
@@ -34,7 +37,7 @@ SETTINGS: dict[str, Any] = {
     "evaluation.every": 1000,
     "evaluation.batches": 4,
     "evaluation.sample_tokens": 4,
-    "checkpoint.every_steps": 40,
+    "checkpoint.every_steps": PERIOD,
     "metrics.every": 1,
     "metrics.tensorboard": "false",
 }
@@ -45,12 +48,15 @@ NODES = "1:1000"
 
 
 class Lab:
-    """Everything that one row needs. Leaving it ends every process and removes every namespace."""
+    """Everything that one fault needs. Leaving it ends every process and removes every namespace."""
+
+    count = 3
 
     def __init__(self, folder: Path, dataset: Path) -> None:
         self.folder, self._dataset = folder, dataset
         self._stack = contextlib.ExitStack()
         self.pods: list[Pod] = []
+        self._gone: list[Pod] = []
         self.faults: list[float] = []
         self.journals: dict[str, Journal] = {}
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
@@ -85,7 +91,7 @@ class Lab:
     def start_dns(self) -> None:
         address = self.network.machines["dns"]
         names = f"etcd.chaos={self.network.machines['etcd']}"
-        command = [*self.network.enter("dns"), sys.executable, "-m", "chaos.network", address, names]
+        command = [*self.network.enter("dns"), sys.executable, "-m", "faults.network", address, names]
         self._servers["dns"] = subprocess.Popen(command, cwd=ROOT)
 
     def start_etcd(self) -> None:
@@ -98,9 +104,10 @@ class Lab:
         server.kill()
         server.wait()
 
-    def lose_etcds_data(self) -> None:
+    def lose_etcd(self) -> None:
         self.kill_server("etcd")
         shutil.rmtree(self.folder / "etcd")
+        self.start_etcd()
 
     # The job and its pods.
 
@@ -133,12 +140,52 @@ class Lab:
     def start(self, count: int = 3, **settings: Any) -> list[Pod]:
         return [self.pod(machine, **settings) for machine in range(count)]
 
-    def train(self, step: int = 60, count: int = 3, **settings: Any) -> list[Pod]:
+    def train(self, count: int | None = None, step: int = 60, **settings: Any) -> list[Pod]:
         """Start pods, wait until they have made this step, and mark the fault."""
-        pods = self.start(count, **settings)
+        pods = self.start(count or self.count, **settings)
         self.step(step)
         self.fault()
         return pods
+
+    def replace(self, pod: Pod) -> Pod:
+        """Wait for a pod's end and start the Job's next pod for the same index, on another machine."""
+        self.ended([pod], 30)
+        self._gone.append(pod)
+        time.sleep(REPLACE_SECONDS)
+        return self.pod(self.count)
+
+    def delete(self, pod: Pod, grace: int | None = None) -> int | None:
+        pod.terminate() if grace is None else pod.kill()
+        self.replace(pod)
+        return pod.code
+
+    def lose_node(self, pod: Pod) -> None:
+        """Cut a machine off. Its processes continue, as if only its network were lost, until the cloud removes it."""
+        self.network.cut(pod.name.split("-")[1])
+        self.more_steps()
+        others = "".join(other.log for other in self.pods if other is not pod)
+        expect(f"world_size={self.count - 1}" in others, "the others never trained without it")
+        self.pod(self.count)
+        self._gone.append(pod)
+        pod.kill()
+
+    def scale(self, count: int) -> list[int | None]:
+        there = list(self.pods)
+        for machine in range(len(there), count):
+            self.pod(machine)
+        for pod in there[count:]:
+            pod.terminate()
+        self._gone += there[count:]
+        self.until(lambda: f"world_size={count}" in there[0].log, 60, f"a round of {count}")
+        return [*self.ended(there[count:], 30)]
+
+    def stayed(self, pods: list[Pod]) -> bool:
+        """Whether these pods made one new round."""
+        return all(len(pod.rounds) == 2 for pod in pods)
+
+    def recovered(self) -> list[int]:
+        """Wait for the end of the pods that are left; return their exit codes."""
+        return self.ended([pod for pod in self.pods if pod not in self._gone])
 
     # Time.
 
