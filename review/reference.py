@@ -47,7 +47,8 @@ def _cell(text: str) -> str:
 
 def _change(path: str) -> str:
     """The effect of a change of a key on a living stack, by kind of cluster or volume where they differ."""
-    said = living.said(path)
+    keys = living.table()["keys"]
+    said = keys.get(path) or keys[path.partition(".")[0]]
     parts = [said] if isinstance(said, str) else [f"{kind}: {text}" for kind, text in said.items()]
     for row in living.table()["impossible"]:
         if row["key"] == path:

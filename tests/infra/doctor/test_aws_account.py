@@ -263,7 +263,7 @@ def test_the_command_names_what_to_do_and_never_shows_the_key(
     values = stack_file_values(STACK)
     values["eks"] = {**values["eks"], "region": "ap-east-1", "zones": ["ape1-az1"]}
     monkeypatch.setattr("cli.doctor.stack_file_values", lambda _: values)
-    assert main(["doctor", STACK]) == 1
+    assert main(["doctor", "--stack", STACK]) == 1
     shown = capsys.readouterr().out
     assert "✗ aws: is not on PATH" in shown
     assert "✓ credentials: account 123456789012" in shown
