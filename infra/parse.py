@@ -33,9 +33,8 @@ from trainer.config.schema import checked, with_deepspeed_file
 from trainer.config.section import Problems, merged, named, validated
 from trainer.config.values import encrypted
 
-_KEYS = load(Path(__file__).with_name("keys.yaml"))
-#: Path -> error text for a value of the wrong form ("": for names). Former key of a stack file -> its present name.
-FORMS, RENAMED = _KEYS["forms"], _KEYS["renamed"]
+#: Path -> error text for a value of the wrong form ("": for names).
+FORMS = load(Path(__file__).with_name("keys.yaml"))
 
 
 def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
@@ -51,11 +50,11 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
     why = f"stands beside `config:` in Pulumi.{stack}.yaml, where nothing reads it; indent it with two spaces below"
     problems = [f"{key}: {why}" for key in beside_config(stack)]
     for key in sorted(values.keys() - known.keys()):
-        wrong = Problems(renamed=RENAMED, keys=every_key)
+        wrong = Problems(keys=every_key)
         if key.split(".")[0] in known:
             fix = f"pulumi config rm '{key}', then pulumi config set --path '{key}' VALUE"
             wrong.add((key,), f"was set without --path; {fix}")
-        elif not wrong.tell_former((key,), values[key]):
+        else:
             wrong.tell_unknown((key,), list(known))
         problems += wrong.lines
     parsed: dict[str, Any] = {}
@@ -64,7 +63,7 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
         if given == {} and (key in CLOUDS or key == "nodes"):
             parsed[key] = None
             continue
-        wrong = Problems(to_camel, key, RENAMED, FORMS, every_key)
+        wrong = Problems(to_camel, key, forms=FORMS, keys=every_key)
         if section is TrainingConfig:
             found = checked(_with_deepspeed_file(named(TrainingConfig, given, wrong), wrong), wrong)
         else:

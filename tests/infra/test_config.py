@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from infra import settings as pulumi_values
 from infra.clouds import sections
 from infra.config import ConfigError
-from infra.parse import RENAMED, parse
+from infra.parse import parse
 from infra.stackfiles import stack_file_values
 
 MINIMAL: dict[str, Any] = {"cluster": {"context": "somewhere"}}
@@ -248,15 +248,6 @@ def test_a_required_key_that_is_wrong_is_not_missing_too() -> None:
     assert [problem for problem in found if problem.startswith("gke.zone")] == [
         "gke.zone: 'us' is not a zone; give one such as us-central1-a, with the letter"
     ]
-
-
-@pytest.mark.parametrize("former", RENAMED)
-def test_a_former_key_is_answered_with_the_present_one(former: str) -> None:
-    section, *inner = former.split(".")
-    value: Any = "small"
-    for key in reversed(inner):
-        value = {key: value}
-    assert problems(**{section: value}) == [f"{former}: renamed to {RENAMED[former]}"]
 
 
 SCALAR = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=True) | st.text(max_size=5)
