@@ -65,9 +65,14 @@ class StackConfig:
             raise Unreadable
         return self.node_machine
 
+    @property
+    def threads_per_core(self) -> int | None:
+        """`nodes.threadsPerCore`, where the cloud has it. Raises Unreadable."""
+        return getattr(self.section(NodesConfig), "threads_per_core", None)
+
     def section(self, wanted: type[_Section]) -> _Section:
         """The section of a class that only some stacks have, such as GkeConfig. Raises Unreadable without it."""
-        for found in (self.cloud, self.nodes):
+        for found in (self.cloud, self.nodes, self.storage):
             if isinstance(found.section if isinstance(found, Mistaken) else found, wanted):
                 return cast(_Section, found)
         raise Unreadable
@@ -114,7 +119,7 @@ class ConfigError(ValueError):
 
 
 def shared_sections() -> dict[str, type[Section]]:
-    """Key -> class of the sections that stacks of every kind may have."""
+    """Key -> class of the sections that stacks of every kind may have; of `nodes` and `storage` what all have."""
     hints = get_type_hints(StackConfig)
     own = ("cloud", "node_machine")
     return {

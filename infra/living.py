@@ -16,7 +16,7 @@ from typing import Any
 
 import pulumi
 
-from infra.clouds import CLOUDS, volume_kind
+from infra.clouds import CLOUDS
 from infra.cluster import Cluster
 from infra.config import ConfigError, StackConfig
 from infra.needs import load, numbers
@@ -174,15 +174,15 @@ def value_of(config: StackConfig, key: str) -> Any:
         if not isinstance(found, Section):
             return None
         fields = type(found).model_fields
-        found = getattr(found, next(name for name, field in fields.items() if part in (name, field.alias)))
+        found = getattr(found, next((name for name, field in fields.items() if part in (name, field.alias)), ""), None)
     return list(found) if isinstance(found, tuple) else found  # as a state returns it
 
 
 def built_volume(config: StackConfig, cluster: Cluster) -> str:
     """The kind of the shared volume, with the default filled in; `given`: one that storage.disk names."""
-    if config.storage.disk:
+    if getattr(config.storage, "disk", None):
         return "given"
-    return volume_kind(config) or ("storageClass" if cluster.storage.volume is None else "hostPath")
+    return config.storage.kind or ("storageClass" if cluster.storage.volume is None else "hostPath")
 
 
 def _shown(value: Any) -> str:

@@ -110,7 +110,7 @@ class Problems:
 
         beyond = [key[: key.index(f".{here[-1]}.")] for key in self._all() if f".{here[-1]}." in key]
         found = [f"{section}.{here[-1]}" for section in dict.fromkeys(beyond)]
-        found += [key for key in self._all() if key.rpartition(".")[2] == here[-1]]
+        found += [key for key in self._all() if key.rpartition(".")[2] == here[-1] and key != ".".join(here)]
         nearest = max(map(shared, found), default=0)
         found = [key for key in found if shared(key) == nearest]
         return found if len(found) <= 3 else []

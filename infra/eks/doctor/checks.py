@@ -21,9 +21,8 @@ from infra.eks.doctor import leftovers, machines, quota
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect, own_address
 from infra.eks.machines import regions
 from infra.eks.rules import NOBODY
-from infra.eks.section import EksConfig, versions
+from infra.eks.section import EksConfig, EksNodes, EksStorage, versions
 from infra.needs import features, numbers
-from infra.sections import NodesConfig
 
 LOGIN = "aws sso login   # or: aws configure sso; or: aws configure, with an access key"
 #: How the names of roles begin that IAM Identity Center makes: AWSReservedSSO_PERMISSIONSET_HASH
@@ -58,7 +57,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = con
         return
     yield from _zones(amazon, eks)
     yield from _version(amazon, eks, stack)
-    yield from machines.checks(amazon, eks, config.section(NodesConfig))
+    yield from machines.checks(amazon, eks, config.section(EksNodes))
     yield from _file_system(amazon, config, stack)
     yield from quota.checks(amazon, config, stack)
     yield from rights(amazon)
@@ -184,7 +183,7 @@ def _supported(subject: str, found: dict[str, Any] | None, standard: list[str], 
 @or_unchecked("EFS")
 def _file_system(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
     """Whether EFS answers in the region, or the file system that the stack takes over exists and can be mounted."""
-    given = config.storage.disk
+    given = config.section(EksStorage).disk
     which: dict[str, Any] = {"FileSystemId": given} if given else {}
     try:
         amazon.ask("efs", "describe_file_systems", **which)

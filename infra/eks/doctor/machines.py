@@ -9,8 +9,7 @@ from infra.doctor.finding import Finding, asked, ok, or_unchecked, problem, unch
 from infra.eks import prices
 from infra.eks.doctor.aws_client import Amazon
 from infra.eks.machines import by_zone, regions
-from infra.eks.section import EksConfig
-from infra.sections import NodesConfig
+from infra.eks.section import EksConfig, EksNodes
 from trainer.plain import counted
 
 #: With fewer types than this, AWS's score says only that they are few (EC2 user guide, Spot placement score).
@@ -18,14 +17,14 @@ TYPES_FOR_A_SCORE = 3
 GOOD_SCORE = 5
 
 
-def checks(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Finding]:
+def checks(amazon: Amazon, eks: EksConfig, nodes: EksNodes) -> Iterator[Finding]:
     yield from offered(amazon, eks, nodes)
     if nodes.consumption == "spot":
         yield from spot_price(amazon, eks, nodes)
         yield from spot_score(amazon, nodes)
 
 
-def offered(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Finding]:
+def offered(amazon: Amazon, eks: EksConfig, nodes: EksNodes) -> Iterator[Finding]:
     """Whether the workers' zones have machines for them, as `pulumi up` chooses, and the home zones the system's."""
     yield from asked("machines of the workers", _workers(amazon, eks, worker_types(nodes)))
     yield from asked(eks.system_machine_type, _system(amazon, eks))
@@ -78,13 +77,13 @@ def _not_offered(name: str, zones: Iterable[str], pairs: set[tuple[str, str]], r
     return f"is not offered by {', '.join(zones)}; in {region} by {elsewhere or 'none at all'}"
 
 
-def worker_types(nodes: NodesConfig) -> tuple[str, ...]:
+def worker_types(nodes: EksNodes) -> tuple[str, ...]:
     """The machine types that the worker groups may have."""
     return (nodes.machine_type, *nodes.alternatives)
 
 
 @or_unchecked("spot price")
-def spot_price(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Finding]:
+def spot_price(amazon: Amazon, eks: EksConfig, nodes: EksNodes) -> Iterator[Finding]:
     """The present price of a Spot machine: the estimate uses that of another day."""
     name = nodes.machine_type
     answer = amazon.ask(
@@ -107,7 +106,7 @@ def spot_price(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[F
 
 
 @or_unchecked("spot capacity")
-def spot_score(amazon: Amazon, nodes: NodesConfig) -> Iterator[Finding]:
+def spot_score(amazon: Amazon, nodes: EksNodes) -> Iterator[Finding]:
     types = worker_types(nodes)
     if len(types) < TYPES_FOR_A_SCORE:
         return
