@@ -221,7 +221,7 @@ def test_the_stack_files_are_valid(stack: str) -> None:
         (
             "gcp-a100",
             {"storage": {"tier": "ZONAL"}},
-            "storage.tier: only used with storage.kind filestore; set storage.kind, or",
+            "storage.tier: only used with storage.kind filestore; set",
         ),
         (
             "gcp-a100",
