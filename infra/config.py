@@ -22,10 +22,9 @@ from infra.sections import (
     TensorBoardConfig,
     WorkersConfig,
 )
-from infra.stackfiles import for_stack
+from infra.stackfiles import ConfigError as ConfigError
 from trainer.config.schema import Config as TrainingConfig
 from trainer.config.section import Section
-from trainer.plain import counted
 
 _Section = TypeVar("_Section", bound=Section)
 
@@ -107,15 +106,6 @@ class Mistaken:
 
 #: Yields one line per problem: `path: what was given; what is allowed`.
 Rule = Callable[[StackConfig], Iterator[str]]
-
-
-class ConfigError(ValueError):
-    """Every problem of a stack's configuration, one line each."""
-
-    def __init__(self, stack: str, problems: list[str]):
-        self.problems = problems = [for_stack(problem, stack) for problem in problems]
-        count = counted(len(problems), "problem")
-        super().__init__("\n  ".join([f"invalid configuration of stack {stack} ({count})", *problems]))
 
 
 def shared_sections() -> dict[str, type[Section]]:

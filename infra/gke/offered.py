@@ -12,11 +12,10 @@ from pathlib import Path
 
 from infra.config import StackConfig
 from infra.gke.machines import zones_date
-from infra.gke.section import GkeConfig, GkeNodes, zones
+from infra.gke.section import FILE, TOKEN, GkeConfig, GkeNodes, zones
 
 #: Seconds to connect, and to answer: a preview that cannot reach Google reports that by itself, a little later.
 PATIENCE = (2, 4)
-TOKEN, FILE = "GOOGLE_OAUTH_ACCESS_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS"
 
 
 def has_credentials() -> bool:

@@ -17,6 +17,8 @@ ORDER = ("spot", "flex_start", "on_demand")
 FLEX_HOURS = 7 * 24
 #: Boot disk of the system pool's nodes.
 SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB = "pd-balanced", 100
+#: Where the environment has a ready token for Google's APIs, and a file of credentials.
+TOKEN, FILE = "GOOGLE_OAUTH_ACCESS_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS"
 #: Key of the label and taint that mark the pools of a compute class; our class's name, which may not begin with `gke`.
 COMPUTE_CLASS, CLASS = "cloud.google.com/compute-class", "trainyard-workers"
 
