@@ -1,13 +1,13 @@
 """`trainyard`: the commands for people and workflows, in groups.
 
-A command's module is imported when the command runs: the cloud SDKs and Kubernetes' client take seconds. The docstring
-of its function, or of its module, is its help; the list of commands shows the first paragraph.
+A command's module is imported when the command runs: the cloud SDKs and Kubernetes' client take seconds. Its help is
+the sentence here, then the docstring of its function, or what its module's says beyond the first line.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib
+import inspect
 import os
 import platform
 import subprocess
@@ -20,43 +20,69 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from cli import CommandError
-from cli.target import either
 from trainer.plain import plain
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Group -> command -> what it runs: a function, or a Typer of further commands.
+#: Group -> command -> what it runs, a function or a Typer of further commands, and what that does.
 GROUPS = {
     "Stack": {
-        "doctor": "cli.doctor:doctor",
-        "cost": "cli.cost:cost",
-        "prove": "prove.command:prove",
+        "doctor": (
+            "cli.doctor:doctor",
+            "Check what a stack needs before `pulumi up`, and say how to fix what is missing.",
+        ),
+        "cost": ("cli.cost:cost", "Show what a stack costs per hour by list prices."),
+        "prove": (
+            "prove.command:prove",
+            "Bring a stack up, test every claim on the live cluster, destroy it, write a report.",
+        ),
     },
     "Run": {
-        "follow": "cli.follow:follow",
-        "status": "cli.status:status",
-        "logs": "cli.logs:logs",
-        "stop": "cli.lifecycle:stop",
-        "resume": "cli.lifecycle:resume",
-        "board": "cli.board:board",
-        "upload": "cli.upload:upload",
-        "fetch": "cli.fetch:fetch",
-        "evaluate": "cli.evaluate:evaluate",
+        "follow": ("cli.follow:follow", "Follow a training to its end."),
+        "status": ("cli.status:status", "Show on one screen how a training is doing."),
+        "logs": ("cli.logs:logs", "Print the log of rank 0, or of one pod."),
+        "stop": ("cli.lifecycle:stop", "Stop a training: its pods save a checkpoint and leave."),
+        "resume": (
+            "cli.lifecycle:resume",
+            "Resume a training that ended before it was done, from its newest checkpoint in the same folder.",
+        ),
+        "board": ("cli.board:board", "Open a stack's TensorBoard in the browser."),
+        "upload": ("cli.upload:upload", "Upload files to a stack's shared volume."),
+        "fetch": ("cli.fetch:fetch", "Download a run: model, metrics, report."),
+        "evaluate": (
+            "cli.evaluate:evaluate",
+            "Run benchmarks of lm-evaluation-harness on a run's checkpoint, in the cluster.",
+        ),
     },
     "CI": {
-        "expired": "cli.ci:expired",
-        "docker-login": "cli.ci:docker_login",
-        "image": "cli.ci:image",
+        "expired": (
+            "cli.ci:expired",
+            "List the stacks whose `cluster.ttlHours` have passed, and the proofs that died.",
+        ),
+        "docker-login": (
+            "cli.ci:docker_login",
+            "Let Docker push to the registry of a Google Cloud stack; other stacks need no login.",
+        ),
+        "image": ("cli.ci:image", "Push the trainer's image, with SBOM and provenance, for a stack's `image.ref`."),
     },
     "Review": {
-        "snapshot": "review.snapshot:review",
-        "policy": "policy.check:check",
-        "graph": "review.graph:graph",
-        "docs": "review.docs:docs",
-        "audit": "cli.ci:audit",
+        "snapshot": ("review.snapshot:review", "Compare what each stack declares with its reviewed snapshot."),
+        "policy": (
+            "policy.check:check",
+            "Check stacks against the policy rules, without Pulumi's engine or credentials.",
+        ),
+        "graph": ("review.graph:graph", "Draw a stack's resource graph as a Mermaid flowchart."),
+        "docs": ("review.docs:docs", "Regenerate the parts of the documentation that come from the code."),
+        "audit": ("cli.ci:audit", "Report known vulnerabilities of the locked requirements."),
     },
-    "Local": {"local": "local.commands:app"},
+    "Local": {
+        "local": (
+            "local.commands:app",
+            "Run a real one-node Kubernetes on this machine, with the toolchain that Pulumi needs.",
+        )
+    },
 }
-COMMANDS = {name: target for group in GROUPS.values() for name, target in group.items()}
+COMMANDS = {name: target for group in GROUPS.values() for name, (target, _) in group.items()}
+HELP = {name: sentence for group in GROUPS.values() for name, (_, sentence) in group.items()}
 
 
 class Lazy(TyperGroup):
@@ -65,27 +91,14 @@ class Lazy(TyperGroup):
     def __init__(self, **options: Any):
         super().__init__(**options)
         self.commands = {
-            name: TyperCommand(name, rich_help_panel=group) for group, commands in GROUPS.items() for name in commands
+            name: TyperCommand(name, rich_help_panel=group, help=HELP[name])
+            for group, commands in GROUPS.items()
+            for name in commands
         }
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        found = super().get_command(ctx, cmd_name)
-        if found and found.help is None:
-            found.help = _summary(COMMANDS[cmd_name])
-        return found
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, found, rest = super().resolve_command(ctx, args)
         return name, found and load(str(name)), rest
-
-
-def _summary(target: str) -> str:
-    """The first paragraph of a command's docstring, or of its module's, read without the import."""
-    module, _, name = target.partition(":")
-    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8"))
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
-    found = [text for node in (*functions, tree) if (text := ast.get_docstring(node))]
-    return found[0].split("\n\n")[0]
 
 
 def load(name: str) -> Any:
@@ -98,9 +111,8 @@ def load(name: str) -> Any:
     found = getattr(module, attribute)
     if not isinstance(found, typer.Typer):
         function, found = found, typer.Typer(add_completion=False, rich_markup_mode="markdown")
-        found.command(name, help=function.__doc__ or module.__doc__)(function)
-    for command in found.registered_commands:
-        command.callback = command.callback and either(command.callback)
+        more = function.__doc__ or (module.__doc__ or "").partition("\n\n")[2]
+        found.command(name, help=f"{HELP[name]}\n\n{inspect.cleandoc(more)}")(function)
     command = typer.main.get_command(found)
     command.name = name
     return command

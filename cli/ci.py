@@ -68,10 +68,7 @@ def _asked(command: tuple[str, ...]) -> Any:
 
 
 def expired() -> None:
-    """List the stacks whose `cluster.ttlHours` have passed, and the proofs that died.
-
-    Each `pulumi up` restarts a stack's time. The workflow ttl.yml runs this every hour and destroys what it lists.
-    """
+    """Each `pulumi up` restarts a stack's time. The workflow ttl.yml runs this each hour and destroys what it lists."""
     try:
         found = past_their_time(_asked(COMMAND), datetime.now(UTC), _last_up)
     except FileNotFoundError:
@@ -85,7 +82,6 @@ def expired() -> None:
 def image(
     registry: Annotated[str, typer.Argument(metavar="REGISTRY", help="Where you may push to: ghcr.io/you.")],
 ) -> int:
-    """Push the trainer's image, with SBOM and provenance, for a stack's `image.ref`."""
     _need("docker")
     if subprocess.run(["docker", "buildx", "version"], capture_output=True).returncode:
         raise CommandError("docker has no buildx plug-in; sudo apt-get install docker-buildx-plugin")
@@ -100,8 +96,7 @@ def image(
     return 0
 
 
-def docker_login(stack: StackName) -> int:
-    """Let Docker push to the registry of a Google Cloud stack; other stacks need no login."""
+def docker_login(stack: StackName = "") -> int:
     gke = configuration(stack).cloud
     if not isinstance(gke, GkeConfig):
         return 0
@@ -115,7 +110,6 @@ def _need(program: str) -> None:
 
 
 def audit() -> int:
-    """Report known vulnerabilities of the locked requirements."""
     program = Path(sys.executable).with_name("pip-audit")
     if not program.exists():
         raise CommandError("pip-audit is not installed; make .venv/dev.stamp installs it")

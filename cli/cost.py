@@ -15,7 +15,7 @@ from infra.cost import LEFT_OUT, estimate, shown
 
 
 def cost(
-    stack: StackName,
+    stack: StackName = "",
     hours: Annotated[
         float | None, typer.Option(min=0, help="The cost of this many hours at full size. Default: job.maxHours.")
     ] = None,

@@ -48,7 +48,7 @@ def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Fi
         yield replace(item, fix=for_stack(item.fix, stack))
 
 
-def doctor(stack: StackName) -> int:
+def doctor(stack: StackName = "") -> int:
     if is_local(stack):
         enter_local()
     found: list[Finding] = []

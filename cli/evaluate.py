@@ -47,7 +47,7 @@ PROGRESS_SECONDS = 10
 
 def evaluate(
     tasks: Annotated[str, typer.Option(metavar="NAME,...", help="Such as hellaswag,lambada_openai.")],
-    stack: RunningStack = "local",
+    stack: RunningStack = "",
     kubeconfig: Kubeconfig = None,
     step: Annotated[int | None, typer.Option(metavar="N", help="Default: the newest checkpoint.")] = None,
     run: Annotated[str | None, typer.Option(metavar="NAME", help="Another run on the volume.")] = None,

@@ -36,7 +36,7 @@ NEW = ".newer"
 
 
 def fetch(
-    stack: RunningStack = "local",
+    stack: RunningStack = "",
     kubeconfig: Kubeconfig = None,
     run: Annotated[str | None, typer.Option(metavar="NAME", help="Another run on the volume.")] = None,
     to: Annotated[Path | None, typer.Option(metavar="FOLDER", help=f"Default: {HOME}/NAME.")] = None,

@@ -50,7 +50,7 @@ SUCCESSOR_SECONDS = 300.0
 OUTAGE_SECONDS = 60.0
 
 
-def follow(stack: RunningStack = "local", kubeconfig: Kubeconfig = None) -> int:
+def follow(stack: RunningStack = "", kubeconfig: Kubeconfig = None) -> int:
     target = target_of(stack)
     watch = JobWatch(TrainingJob.of(target, kubeconfig), replaced=TrainingJob.successor)
     try:
@@ -276,7 +276,7 @@ def next_steps(target: Target, stack: str) -> list[tuple[str, str]]:
         ("Your own text", f".venv/bin/trainyard upload my-text/ {own} && {again}"),
     ]
     if stack == "local":
-        steps.append(("A cloud stack: check what it needs before paying", ".venv/bin/trainyard doctor gcp-c3"))
+        steps.append(("A cloud stack: check what it needs before paying", ".venv/bin/trainyard doctor --stack gcp-c3"))
     return [(title, command) for title, command in steps if command]
 
 

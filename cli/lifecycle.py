@@ -36,11 +36,8 @@ ENDED = ("Succeeded", "Failed")
 JOB = "**Job::training"
 
 
-def stop(stack: RunningStack = "local", kubeconfig: Kubeconfig = None) -> None:
-    """Stop a training: its pods save a checkpoint and leave.
-
-    The Job stays, suspended, and no `pulumi up` starts it; `trainyard resume` does. Nodes that only it needs go.
-    """
+def stop(stack: RunningStack = "", kubeconfig: Kubeconfig = None) -> None:
+    """The Job stays, suspended, and no `pulumi up` starts it; `trainyard resume` does. Nodes that only it needs go."""
     target = target_of(stack)
     job = TrainingJob.of(target, kubeconfig)
     found, pods = job.read()
@@ -71,14 +68,12 @@ def stop(stack: RunningStack = "local", kubeconfig: Kubeconfig = None) -> None:
 
 
 def resume(
-    stack: RunningStack = "local",
+    stack: RunningStack = "",
     kubeconfig: Kubeconfig = None,
     config_file: Annotated[str | None, typer.Option(metavar="FILE", help="Default: Pulumi.STACK.yaml.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing where nothing is to be resumed.")] = False,
 ) -> int:
-    """Resume a training that ended before it was done, from its newest checkpoint in the same folder.
-
-    Its Job was stopped or deleted, its time was up (`job.maxHours`), or it failed for a reason that is mended. Where
+    """Its Job was stopped or deleted, its time was up (`job.maxHours`), or it failed for a reason that is mended. Where
     the Job is not merely stopped, `pulumi up` makes it again, and with it whatever else the stack file has changed.
     """
     target = target_of(stack)

@@ -17,7 +17,7 @@ from trainer.plain import plain
 
 
 def logs(
-    stack: RunningStack = "local",
+    stack: RunningStack = "",
     kubeconfig: Kubeconfig = None,
     pod: Annotated[int | None, typer.Option(metavar="N", min=0, help="Index of the pod.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Keep printing new lines until the pod ends.")] = False,

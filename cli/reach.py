@@ -1,4 +1,4 @@
-"""Reach into the cluster from this machine: a temporary pod on the shared volume, and port forwards to pods.
+"""Reach into the cluster from this machine: a temporary pod on the shared volume, and kubectl's own connections.
 
 Everything goes through the API server with the rights of the user's own kubeconfig: nothing listens outside the
 cluster.
@@ -7,8 +7,6 @@ cluster.
 from __future__ import annotations
 
 import contextlib
-import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,7 +17,7 @@ from typing import Any
 import urllib3.exceptions
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
-from kubernetes.stream import portforward, stream
+from kubernetes.stream import stream
 from websocket import WebSocketException
 
 from cli import CommandError
@@ -42,52 +40,28 @@ LABEL = "trainyard/volume-access"
 START_SECONDS = 300
 """A node's first pull of the image is several gigabytes."""
 COMMAND_SECONDS = 300
-_opening = threading.Lock()
-"""The Kubernetes client swaps a method of its API client while it opens a stream, so open one at a time."""
-
-
-def _hook(failed: Any, otherwise: Callable[[Any], object] = threading.excepthook) -> None:
-    """Silence the client's port-forward thread: its socket ends too, so the traceback adds nothing."""
-    name = failed.thread.name if failed.thread else ""
-    if not (isinstance(failed.exc_value, OSError) and name.startswith("Kubernetes port forward proxy")):
-        otherwise(failed)
-
-
-threading.excepthook = _hook
 
 
 class Pod:
-    """A pod and its ports."""
+    """A pod in which commands run."""
 
     def __init__(self, api: client.ApiClient, namespace: str, name: str):
         # A client of its own: while it opens a stream, every other request of the same client would become a stream.
         self.core = client.CoreV1Api(client.ApiClient(api.configuration))
         self.namespace, self.name = namespace, name
 
-    def connect(self, port: int) -> socket.socket:
-        """Connect to a port on the pod's loopback. Raises OSError when that fails."""
-        try:
-            with _opening:
-                forward = portforward(
-                    self.core.connect_get_namespaced_pod_portforward, self.name, self.namespace, ports=str(port)
-                )
-        except (ApiException, urllib3.exceptions.HTTPError, WebSocketException) as error:
-            raise ConnectionError(f"pod {self.name}: {getattr(error, 'reason', None) or error}") from None
-        return forward.socket(port)
-
     def run(self, command: list[str]) -> tuple[int, str]:
         """Run a command in the pod; return exit code and output. Raises CommandError."""
         try:
-            with _opening:
-                shell = stream(
-                    self.core.connect_get_namespaced_pod_exec,
-                    self.name,
-                    self.namespace,
-                    command=command,
-                    stdout=True,
-                    stderr=True,
-                    _preload_content=False,
-                )
+            shell = stream(
+                self.core.connect_get_namespaced_pod_exec,
+                self.name,
+                self.namespace,
+                command=command,
+                stdout=True,
+                stderr=True,
+                _preload_content=False,
+            )
             shell.run_forever(timeout=COMMAND_SECONDS)
             if shell.is_open():
                 shell.close()
@@ -121,18 +95,23 @@ def volume_pod(api: client.ApiClient, namespace: str, waiting: Callable[[str], N
             core.delete_namespaced_pod(pod.name, namespace, grace_period_seconds=1)
 
 
+def kubectl_of(target: Target, kubeconfig: str | None) -> list[str]:
+    """The beginning of a kubectl command in the namespace of a training. Raises CommandError without kubectl."""
+    file = kubeconfig or target.kubeconfig
+    place = [f"--context={target.context}", f"--namespace={target.namespace}"]
+    return [find("kubectl"), *([f"--kubeconfig={file}"] if file else []), *place]
+
+
 @contextmanager
 def transfer(target: Target, kubeconfig: str | None) -> Iterator[tuple[Volume, Pod, Bar]]:
     """The shared volume, the pod on it, and a progress bar; Ctrl-C may end the transfer at any time."""
     find_rsync()
-    kubectl = find("kubectl")
-    file = kubeconfig or target.kubeconfig
-    api = connect(target.context, file)
-    cluster = [*([f"--kubeconfig={file}"] if file else []), f"--context={target.context}"]
+    kubectl = kubectl_of(target, kubeconfig)
+    api = connect(target.context, kubeconfig or target.kubeconfig)
     try:
         with Bar() as bar, volume_pod(api, target.namespace, bar.waiting) as pod:
-            place = [f"--namespace={target.namespace}", "exec", "-i", pod.name, "-c", VOLUME_ACCESS, "--"]
-            yield Volume((kubectl, *cluster, *place), ("python3", THERE)), pod, bar
+            place = ["exec", "-i", pod.name, "-c", VOLUME_ACCESS, "--"]
+            yield Volume((*kubectl, *place), ("python3", THERE)), pod, bar
     except KeyboardInterrupt:
         raise CommandError("interrupted; the same command continues where it stopped", code=130) from None
 
@@ -181,38 +160,3 @@ def _remove_ended(core: client.CoreV1Api, namespace: str) -> None:
             core.delete_collection_namespaced_pod(
                 namespace, label_selector=f"{LABEL}=true", field_selector=f"status.phase={phase}"
             )
-
-
-def relay(listener: socket.socket, connect: Callable[[], socket.socket], failed: Callable[[OSError], None]) -> None:
-    """Join each connection to `listener` to one of its own from `connect`, until the listener is closed."""
-    while True:
-        try:
-            here, _ = listener.accept()
-        except OSError:
-            return
-        threading.Thread(target=_join, args=(here, connect, failed), daemon=True).start()
-
-
-def _join(here: socket.socket, connect: Callable[[], socket.socket], failed: Callable[[OSError], None]) -> None:
-    try:
-        there = connect()
-    except OSError as error:
-        failed(error)
-        here.close()
-        return
-    back = threading.Thread(target=_pump, args=(there, here), daemon=True)
-    back.start()
-    _pump(here, there)
-    back.join()
-    here.close()
-    there.close()
-
-
-def _pump(source: Any, target: Any) -> None:
-    """Copy bytes until one side ends, which also ends the pump of the other direction."""
-    with contextlib.suppress(OSError):
-        while part := source.recv(1 << 16):
-            target.sendall(part)
-    for end in (source, target):
-        with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)

@@ -29,7 +29,7 @@ AGED = {"loss": "loss", "validation_loss": "validation", "tokens_per_second": "s
 """Figure -> its name beside its age."""
 
 
-def status(stack: RunningStack = "local", kubeconfig: Kubeconfig = None) -> None:
+def status(stack: RunningStack = "", kubeconfig: Kubeconfig = None) -> None:
     target = target_of(stack)
     Console().print(screen(read(target, kubeconfig), target, datetime.now(UTC)))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,65 +41,33 @@ def _names(incomplete: str) -> list[str]:
     return [name for name in stacks() if name.startswith(incomplete)]
 
 
-@dataclass(frozen=True)
-class Named:
-    """Marks a parameter that names a stack, or several: as argument and as `--stack`."""
+def selected() -> str:
+    """The stack that `pulumi stack select` chose, else the local one if it is up. Raises CommandError."""
+    with suppress(FileNotFoundError):
+        done = _pulumi("stack", "--show-name")
+        if done.returncode == 0 and done.stdout.strip():
+            return done.stdout.strip().rpartition("/")[2]  # Pulumi Cloud puts the organisation before it
+    if is_local("local"):
+        return "local"
+    raise CommandError(f"no stack is selected; give --stack NAME; there are: {', '.join(stacks())}", code=2)
 
-    has_file: bool = True
-    several: bool = False
+
+def _option(choose: Callable[[Any], Any], default: str) -> Any:
+    """`--stack NAME`, the one way to name a stack to a command."""
+    about = f"A stack: gcp-c3 for Pulumi.gcp-c3.yaml. Default: {default}."
+    return typer.Option(
+        "--stack", metavar="NAME", callback=choose, autocompletion=_names, help=about, show_default=False
+    )
 
 
+_SELECTED = "the one that `pulumi stack select` chose, else `local` if it is up"
 #: The stack of a command that reads its file.
-StackName = Annotated[str, Named()]
-StackNames = Annotated[list[str] | None, Named(several=True)]
+StackName = Annotated[str, _option(lambda given: known(given or selected()), _SELECTED)]
 #: The stack of a command that asks its cluster; it may have no file here.
-RunningStack = Annotated[str, Named(has_file=False)]
-
-
-def either(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command that names a stack take it as argument and as `--stack`."""
-    signature = inspect.signature(function, eval_str=True)
-    marked = {
-        name: rule
-        for name, parameter in signature.parameters.items()
-        for rule in getattr(parameter.annotation, "__metadata__", ())
-        if isinstance(rule, Named)
-    }
-    if not marked:
-        return function
-    ((name, rule),) = marked.items()
-    own = signature.parameters[name]
-    needed = own.default is own.empty
-    default = "" if needed else "Default: all." if rule.several else f"Default: {own.default}."
-    shared: dict[str, Any] = {"metavar": "STACK", "autocompletion": _names}
-    about = f"Name of a stack: gcp-c3 for Pulumi.gcp-c3.yaml. {default}".rstrip()
-    argument = typer.Argument(help=f"{about} Also as --stack STACK.", show_default=False, **shared)
-    option = typer.Option("--stack", hidden=True, **shared)
-    kind = (list[str] if rule.several else str) | None
-
-    def run(*, stack_argument: Any = None, stack_option: Any = None, **given: Any) -> Any:
-        if stack_argument and stack_option and not rule.several:
-            raise CommandError(f"STACK: given twice, {stack_argument} and --stack {stack_option}; give one", code=2)
-        chosen = [*(stack_argument or ()), *(stack_option or ())] if rule.several else stack_argument or stack_option
-        if needed and not chosen:
-            raise CommandError(f"Missing argument 'STACK'; there are: {', '.join(stacks())}", code=2)
-        chosen = chosen or (stacks() if rule.several else own.default)
-        if rule.has_file:
-            for each in [chosen] if isinstance(chosen, str) else chosen:
-                known(each)
-        return function(**{name: chosen}, **given)
-
-    def parameter(called: str, how: Any) -> inspect.Parameter:
-        return inspect.Parameter(called, own.KEYWORD_ONLY, default=None, annotation=Annotated[kind, how])
-
-    # After the command's own arguments: `upload FROM [STACK]`.
-    others = [each.replace(kind=own.KEYWORD_ONLY) for each in signature.parameters.values() if each.name != name]
-    both = [parameter("stack_argument", argument), parameter("stack_option", option)]
-    run.__signature__ = signature.replace(parameters=[*others, *both])  # pyright: ignore[reportFunctionMemberAccess]
-    run.__name__, run.__doc__ = function.__name__, function.__doc__
-    return run
-
-
+RunningStack = Annotated[str, _option(lambda given: given or selected(), _SELECTED)]
+StackNames = Annotated[
+    list[str] | None, _option(lambda given: [known(each) for each in given or stacks()], "all, it may be repeated")
+]
 Kubeconfig = Annotated[str | None, typer.Option(metavar="FILE", help="Default: the stack's, or as for kubectl.")]
 
 

@@ -29,7 +29,7 @@ SURROGATES = range(0xD800, 0xE000)
 
 def upload(
     source: Annotated[str, typer.Argument(metavar="FROM", help="File, folder, or s3://, gs:// or https:// address.")],
-    stack: RunningStack = "local",
+    stack: RunningStack = "",
     kubeconfig: Kubeconfig = None,
     to: Annotated[str | None, typer.Option(metavar="FOLDER", help=f"Under {DATA}. Default: FROM's name.")] = None,
     follow_links: Annotated[

@@ -1,8 +1,8 @@
 """The program of the pod on the shared volume that `trainyard upload` and `trainyard fetch` use.
 
 The command sends this file and trainer/config/addresses.py along as the pod's program, so both ends have the same
-version whatever image the stack has. It needs only Python, rsync and, for buckets, fsspec. Others write on the volume:
-every folder is opened without following a link, and only regular files are read and written.
+version whatever image the stack has. It needs only Python, rsync and, for buckets, fsspec. Others write on the
+volume: each folder is opened without following a link, and only regular files are read and written.
 
     wait                           until nothing has run in the pod for 15 minutes
     list FOLDER                    one JSON line for each file, and a last one that says that these were all

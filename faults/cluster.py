@@ -191,9 +191,9 @@ class Cluster:
         expect(gone(), "the pod that was to go is still there")
         expect(found.job == before.job, f"the Job was replaced: {before.job} became {found.job}")
         return (
-            f"{self._what}; {counted(self.count, 'worker')} made steps again after {time.monotonic() - clock:.0f} s, in round "
-            f"{found.round} (before: {before.round}), step {before.figures['step']} before, checkpoint "
-            f"{before.checkpoint}, step {found.figures['step']} after"
+            f"{self._what}; {counted(self.count, 'worker')} made steps again after "
+            f"{time.monotonic() - clock:.0f} s, in round {found.round} (before: {before.round}), step "
+            f"{before.figures['step']} before, checkpoint {before.checkpoint}, step {found.figures['step']} after"
         )
 
     def _breaks(self, pods: list[dict[str, Any]], what: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from faults.fault import PERIOD, Cannot, expect, fault
 from trainer.contract import EXIT_TERMINATED
+from trainer.plain import counted
 
 MANY = 3
 """Workers of the processes and of the node; a cloud's stack has its own number."""

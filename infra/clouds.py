@@ -19,9 +19,10 @@ import infra.eks.rules
 import infra.gke.machines
 import infra.gke.rules
 from infra.config import Rule, StackConfig, shared_sections
-from infra.eks.section import EksConfig
-from infra.gke.section import GkeConfig
+from infra.eks.section import EksConfig, EksNodes, EksStorage
+from infra.gke.section import GkeConfig, GkeNodes, GkeStorage
 from infra.machine import Machine
+from infra.sections import ExistingStorage, NodesConfig, StorageConfig
 from trainer.config.section import Section, keys_of
 
 if TYPE_CHECKING:
@@ -60,8 +61,10 @@ class Cloud:
     """Makes the cluster of a configuration and a stack's name."""
     doctor: Callable[[StackConfig, str], Iterator[Finding]]
     """Looks for what stands in the way of a first `pulumi up`."""
-    storage: tuple[str, ...]
-    """Kinds of the shared volume; the first is the default where the stack makes the cluster."""
+    storage: type[StorageConfig]
+    """Section `storage`."""
+    nodes: type[NodesConfig] | None = None
+    """Section `nodes`. None: the stack makes no nodes."""
     folder: Path | None = None
     """Where live.yaml, names.yaml and the other facts are."""
     section: type[Section] | None = None
@@ -89,7 +92,7 @@ def later(target: str) -> Callable[..., Any]:
 #: By `cluster.kind`.
 CLOUDS = {
     "existing": Cloud(
-        storage=("hostPath", "storageClass"),
+        storage=ExistingStorage,
         cluster=later("existing:existing_cluster"),
         doctor=later("doctor.existing:checks"),
     ),
@@ -98,7 +101,8 @@ CLOUDS = {
         section=GkeConfig,
         rules=infra.gke.rules.RULES,
         workers=infra.gke.machines.workers,
-        storage=("nfs", "filestore"),
+        nodes=GkeNodes,
+        storage=GkeStorage,
         cluster=later("gke.stack:gke_cluster"),
         bill=later("gke.cost:estimate"),
         doctor=later("gke.doctor.checks:checks"),
@@ -111,7 +115,8 @@ CLOUDS = {
         workers=infra.eks.machines.workers,
         complete=infra.eks.rules.complete,
         placeholders=infra.eks.rules.placeholders,
-        storage=("efs",),
+        nodes=EksNodes,
+        storage=EksStorage,
         cluster=later("eks.stack:eks_cluster"),
         bill=later("eks.cost:estimate"),
         doctor=later("eks.doctor.checks:checks"),
@@ -125,26 +130,24 @@ def cloud_of(config: StackConfig) -> Cloud:
     return CLOUDS[config.cluster.kind]
 
 
-def sections() -> dict[str, type[Section]]:
-    """Key under `trainyard:` -> class of the section: `cluster`, those of the clouds, those of every stack."""
-    clouds = {kind: cloud.section for kind, cloud in CLOUDS.items() if cloud.section is not None}
-    return {"cluster": shared_sections()["cluster"], **clouds, **shared_sections()}
+def sections(kind: str) -> dict[str, type[Section]]:
+    """Key under `trainyard:` -> class of the section, for a kind of cluster."""
+    cloud, shared = CLOUDS[kind], shared_sections()
+    found = {
+        "cluster": shared["cluster"],
+        kind: cloud.section,
+        **shared,
+        "nodes": cloud.nodes,
+        "storage": cloud.storage,
+    }
+    return {key: section for key, section in found.items() if section}
 
 
-def keys() -> dict[str, FieldInfo]:
-    """Every key of a stack file, such as nodes.machineType, with its type, default and sentence."""
+def keys(kind: str = "") -> dict[str, FieldInfo]:
+    """Every key of a stack file, such as nodes.machineType, with its type, default and sentence; of all kinds of
+    cluster by default."""
     found: dict[str, FieldInfo] = {}
-    for name, section in sections().items():
-        found |= keys_of(section, to_camel, f"{name}.")
+    for each in [kind] if kind else reversed(CLOUDS):
+        for name, section in sections(each).items():
+            found |= keys_of(section, to_camel, f"{name}.")
     return found
-
-
-def storage_kinds() -> dict[str, str]:
-    """Each kind of shared volume -> the kind of cluster that has it."""
-    return {volume: kind for kind, cloud in CLOUDS.items() for volume in cloud.storage}
-
-
-def volume_kind(config: StackConfig) -> str:
-    """The kind of the shared volume, with the default filled in; "": the cluster decides."""
-    cloud = cloud_of(config)
-    return config.storage.kind or (cloud.storage[0] if cloud.section else "")

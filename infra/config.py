@@ -22,10 +22,9 @@ from infra.sections import (
     TensorBoardConfig,
     WorkersConfig,
 )
-from infra.stackfiles import for_stack
+from infra.stackfiles import ConfigError as ConfigError
 from trainer.config.schema import Config as TrainingConfig
 from trainer.config.section import Section
-from trainer.plain import counted
 
 _Section = TypeVar("_Section", bound=Section)
 
@@ -65,9 +64,14 @@ class StackConfig:
             raise Unreadable
         return self.node_machine
 
+    @property
+    def threads_per_core(self) -> int | None:
+        """`nodes.threadsPerCore`, where the cloud has it. Raises Unreadable."""
+        return getattr(self.section(NodesConfig), "threads_per_core", None)
+
     def section(self, wanted: type[_Section]) -> _Section:
         """The section of a class that only some stacks have, such as GkeConfig. Raises Unreadable without it."""
-        for found in (self.cloud, self.nodes):
+        for found in (self.cloud, self.nodes, self.storage):
             if isinstance(found.section if isinstance(found, Mistaken) else found, wanted):
                 return cast(_Section, found)
         raise Unreadable
@@ -104,17 +108,8 @@ class Mistaken:
 Rule = Callable[[StackConfig], Iterator[str]]
 
 
-class ConfigError(ValueError):
-    """Every problem of a stack's configuration, one line each."""
-
-    def __init__(self, stack: str, problems: list[str]):
-        self.problems = problems = [for_stack(problem, stack) for problem in problems]
-        count = counted(len(problems), "problem")
-        super().__init__("\n  ".join([f"invalid configuration of stack {stack} ({count})", *problems]))
-
-
 def shared_sections() -> dict[str, type[Section]]:
-    """Key -> class of the sections that stacks of every kind may have."""
+    """Key -> class of the sections that stacks of every kind may have; of `nodes` and `storage` what all have."""
     hints = get_type_hints(StackConfig)
     own = ("cloud", "node_machine")
     return {

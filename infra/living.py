@@ -16,11 +16,12 @@ from typing import Any
 
 import pulumi
 
-from infra.clouds import CLOUDS, volume_kind
+from infra.clouds import CLOUDS
 from infra.cluster import Cluster
 from infra.config import ConfigError, StackConfig
 from infra.needs import load, numbers
 from trainer.config.section import Section
+from trainer.config.values import typed
 
 TYPE = "trainyard:infra:Built"
 #: Component type with a folder on the shared volume -> the output that names it, and the key under which `read` has it.
@@ -58,11 +59,7 @@ def remember(config: StackConfig, cluster: Cluster, claim: pulumi.Resource) -> N
 
 
 def hold(config: StackConfig, stack: str) -> dict[str, Any]:
-    """Refuse the forbidden changes of this living stack; return what it was built with.
-
-    Raises:
-        ConfigError: with every such change.
-    """
+    """What this living stack was built with. Raises ConfigError with every forbidden change."""
     built = read()
     if found := list(problems(config, built)):
         raise ConfigError(stack, found)
@@ -114,19 +111,16 @@ def cautions(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
     """One line for each change from what was built that is made with an unexpected effect."""
     for row in table()["careful"]:
         old, new = built.get(row["key"]), value_of(config, row["key"])
-        if row["kind"] != built.get("cluster.kind") or old is None or old == new:
-            continue
-        if max(old, new) > row.get("above", 0):
+        moved = row["kind"] == built.get("cluster.kind") and old is not None and old != new
+        if moved and max(old, new) > row.get("above", 0):
             yield f"{row['key']}: {_shown(new)} on a stack that lives with {_shown(old)}; {row['because']}"
 
 
 def _impossible(key: str, old: Any, new: Any, built: Mapping[str, Any]) -> str:
     """Why a change cannot succeed; "": it can."""
-    for row in table()["impossible"]:
-        there = all(built.get(name) in values for name, values in row.get("where", {}).items())
-        if row["key"] == key and there and HOLDS[row["when"]](old, new):
-            return row["because"]
-    return ""
+    rows = (row for row in table()["impossible"] if row["key"] == key and HOLDS[row["when"]](old, new))
+    there = (row for row in rows if all(built.get(name) in among for name, among in row.get("where", {}).items()))
+    return next((row["because"] for row in there), "")
 
 
 #: `when` of a row in live.yaml -> whether a change from `old` to `new` is of that kind.
@@ -151,20 +145,15 @@ def _lost(key: str, built: Mapping[str, Any]) -> str:
 
 def effect(key: str, kind: str, volume: str = "") -> str:
     """What a change of a key does to a living stack; "": the kind of cluster has no such key."""
-    found = said(key)
-    return found if isinstance(found, str) else found.get(volume) or found.get(kind, "")
-
-
-def said(key: str) -> str | dict[str, str]:
-    """The entry of infra/live.yaml for a key, or for its whole section."""
     keys = table()["keys"]
-    return keys.get(key) or keys[key.partition(".")[0]]
+    found = keys.get(key) or keys[key.partition(".")[0]]  # or its whole section
+    return found if isinstance(found, str) else found.get(volume) or found.get(kind, "")
 
 
 def _replaced(said: str) -> list[str]:
     """The parts of "replaces cluster, data; rolls workers" that are replaced."""
-    first = said.partition(";")[0]
-    return first.removeprefix("replaces ").split(", ") if first.startswith("replaces ") else []
+    verb, _, parts = said.partition(";")[0].partition(" ")
+    return parts.split(", ") if verb == "replaces" else []
 
 
 def _is_guarded(key: str) -> bool:
@@ -185,30 +174,21 @@ def value_of(config: StackConfig, key: str) -> Any:
         if not isinstance(found, Section):
             return None
         fields = type(found).model_fields
-        found = getattr(found, next(name for name, field in fields.items() if part in (name, field.alias)))
-    return _plain(found)
-
-
-def _plain(value: Any) -> Any:
-    """The value as a state returns it: tuples become lists."""
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        found = getattr(found, next((name for name, field in fields.items() if part in (name, field.alias)), ""), None)
+    return list(found) if isinstance(found, tuple) else found  # as a state returns it
 
 
 def built_volume(config: StackConfig, cluster: Cluster) -> str:
     """The kind of the shared volume, with the default filled in; `given`: one that storage.disk names."""
-    if config.storage.disk:
+    if getattr(config.storage, "disk", None):
         return "given"
-    return volume_kind(config) or ("storageClass" if cluster.storage.volume is None else "hostPath")
+    return config.storage.kind or ("storageClass" if cluster.storage.volume is None else "hostPath")
 
 
 def _shown(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, list):
         return ", ".join(map(_shown, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return "nothing" if value is None else f"{value:g}" if isinstance(value, float) else typed(value)
 
 
 @cache
@@ -216,8 +196,5 @@ def table() -> dict[str, Any]:
     """infra/live.yaml, with the clouds' tables of their own keys."""
     folders = [Path(__file__).parent, *(cloud.folder for cloud in CLOUDS.values() if cloud.folder)]
     files = [load(folder / "live.yaml") for folder in folders]
-    return {
-        "keys": {key: said for file in files for key, said in file["keys"].items()},
-        "impossible": [row for file in files for row in file.get("impossible", ())],
-        "careful": [row for file in files for row in file.get("careful", ())],
-    }
+    rows = {name: [row for file in files for row in file.get(name, ())] for name in ("impossible", "careful")}
+    return {"keys": {key: said for file in files for key, said in file["keys"].items()}, **rows}

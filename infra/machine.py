@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from infra.sections import DatasetConfig
+from infra.sections import DatasetConfig, ImageConfig
 
 #: (CPU, GiB) that the cluster's own pods request on a worker node, on top of what the kubelet reserves. GKE: node
 #: agent, fluent-bit, metrics and Prometheus collectors, CSI drivers, metadata server, device plugin, DCGM exporter;
@@ -104,6 +104,17 @@ def refuse_dataset(dataset: DatasetConfig, machine: Machine, key: str) -> Iterat
                 f"dataset.{name}: {asked:g} fits no {machine.name}; allowed: at most {int(most * 10) / 10:g}, or a "
                 f"larger {key}"
             )
+
+
+def refuse_reference(key: str, reference: str | None, image: ImageConfig) -> Iterator[str]:
+    """Refuse a prebuilt image that is missing or not by digest, and one that nothing would use."""
+    if image.builder != "prebuilt":
+        if reference:
+            yield f"{key}: only used with image.builder prebuilt; set image.builder, or remove {key}"
+    elif not reference:
+        yield f"{key}: missing; builder prebuilt needs the image as name@sha256:<64 hex digits>"
+    elif not re.fullmatch(r"[^@\s]+@sha256:[0-9a-f]{64}", reference):
+        yield f"{key}: '{reference}' is not by digest; allowed: name@sha256:<64 hex digits>"
 
 
 def _by_steps(amount: float, steps: list[tuple[float | None, float]]) -> float:

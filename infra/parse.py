@@ -20,8 +20,8 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from infra.clouds import CLOUDS, cloud_of, keys, sections, storage_kinds
-from infra.config import ConfigError, Mistaken, Rule, StackConfig, Unreadable
+from infra.clouds import CLOUDS, cloud_of, keys, sections
+from infra.config import ConfigError, Mistaken, Rule, StackConfig, Unreadable, shared_sections
 from infra.machine import for_pods
 from infra.names import unfit
 from infra.needs import load
@@ -46,12 +46,15 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
     Raises:
         ConfigError: with all problems of the stack.
     """
-    known, every_key = sections(), cache(keys)
+    cluster = _kind_of(values)
+    # Of an unknown kind of cluster, the sections that all kinds have alike.
+    known = sections(cluster) if cluster else shared_sections()
+    every_key = cache(keys)
     why = f"stands beside `config:` in Pulumi.{stack}.yaml, where nothing reads it; indent it with two spaces below"
     problems = [f"{key}: {why}" for key in beside_config(stack)]
-    for key in sorted(values.keys() - known.keys()):
+    for key in sorted(values.keys() - known.keys() - CLOUDS.keys() - {"nodes"}):
         wrong = Problems(keys=every_key)
-        if key.split(".")[0] in known:
+        if key.split(".")[0] in {*known, *CLOUDS, "nodes"}:
             fix = f"pulumi config rm '{key}', then pulumi config set --path '{key}' VALUE"
             wrong.add((key,), f"was set without --path; {fix}")
         else:
@@ -63,6 +66,9 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
         if given == {} and (key in CLOUDS or key == "nodes"):
             parsed[key] = None
             continue
+        if not cluster and key in ("nodes", "storage"):
+            parsed[key] = Mistaken()
+            continue
         wrong = Problems(to_camel, key, forms=FORMS, keys=every_key)
         if section is TrainingConfig:
             found = checked(_with_deepspeed_file(named(TrainingConfig, given, wrong), wrong), wrong)
@@ -70,14 +76,12 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
             found = validated(section, given, wrong)
         parsed[key] = Mistaken(found, wrong.keys) if wrong.lines else found
         problems += wrong.lines
-    for key, allowed in (("cluster", list(CLOUDS)), ("storage", storage_kinds())):
-        given = _kind(parsed[key])
-        if given not in ("", None, *allowed):
-            problems.append(f"{key}.kind: '{given}' is not known; allowed: {', '.join(allowed)}")
-            parsed[key] = Mistaken()
     kind = _kind(parsed["cluster"])
-    problems += _misplaced(parsed, kind)
-    shared = {key: section for key, section in parsed.items() if key not in CLOUDS}
+    if kind not in ("", *CLOUDS):
+        problems.append(f"cluster.kind: '{kind}' is not known; allowed: {', '.join(CLOUDS)}")
+        kind, parsed["cluster"] = "", Mistaken()
+    problems += _misplaced(values, parsed, kind)
+    shared = {"nodes": None} | {key: section for key, section in parsed.items() if key not in CLOUDS}
     config = _fill_in(StackConfig(cloud=parsed.get(kind), **shared), kind, stack)
     for rule in (*RULES, *(CLOUDS[kind].rules if kind else ()), lambda config: unfit(config.cluster, stack)):
         problems += _ask(rule, config)
@@ -98,6 +102,13 @@ def _with_deepspeed_file(given: dict[str, Any], wrong: Problems) -> dict[str, An
     return merged(complete, {"engine": {"deepspeed_config": text}})
 
 
+def _kind_of(values: Mapping[str, Any]) -> str:
+    """The kind of cluster that a stack file names; empty: none that is known."""
+    cluster = values.get("cluster")
+    given = cluster.get("kind", "existing") if isinstance(cluster, Mapping) else "existing"
+    return given if isinstance(given, str) and given in CLOUDS else ""
+
+
 def _kind(section: Any) -> str:
     """The kind that a section names; empty where that key is wrong."""
     with suppress(Unreadable):
@@ -111,14 +122,15 @@ def _ask(rule: Rule, config: StackConfig) -> Iterator[str]:
         yield from rule(config)
 
 
-def _misplaced(parsed: Mapping[str, Any], kind: str) -> Iterator[str]:
+def _misplaced(values: Mapping[str, Any], parsed: Mapping[str, Any], kind: str) -> Iterator[str]:
     """Sections of another kind of cluster, and missing ones of this kind."""
-    for key in CLOUDS if kind else ():
-        if key != kind and parsed.get(key) is not None:
-            yield f"{key}: only used with clusters that the stack makes; set cluster.kind: {key}, or remove {key}"
+    for key in (*CLOUDS, "nodes") if kind else ():
+        if key not in parsed and values.get(key):
+            makers = key if key in CLOUDS else " or ".join(name for name, cloud in CLOUDS.items() if cloud.nodes)
+            yield f"{key}: only used with clusters that the stack makes; set cluster.kind: {makers}, or remove {key}"
     for key in (kind, "nodes") if kind in parsed else ():
         if parsed[key] is None:
-            fields = sections()[key].model_fields.values()
+            fields = sections(kind)[key].model_fields.values()
             needed = ", ".join(f"{key}.{field.alias}" for field in fields if field.is_required())
             yield f"{key}: missing; a cluster of kind {kind} needs {needed}"
 
@@ -146,7 +158,7 @@ def _fill_in(config: StackConfig, kind: str, stack: str) -> StackConfig:
 def _fill_nodes(config: StackConfig) -> StackConfig:
     """Size each pod to a whole node of the machine type, unless the stack file says otherwise."""
     machine, workers = config.machine, config.workers
-    cpu, memory = for_pods(machine, config.section(NodesConfig).threads_per_core)
+    cpu, memory = for_pods(machine, config.threads_per_core)
     whole_node: dict[str, Any] = {
         "cpu": cpu,
         "memory_gib": memory,

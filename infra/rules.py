@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pydantic.alias_generators import to_camel
 
 from infra import training_rules
-from infra.clouds import CLOUDS, cloud_of, storage_kinds, volume_kind
+from infra.clouds import CLOUDS, cloud_of
 from infra.config import Rule, StackConfig
-from infra.machine import allocatable, for_pods, nearest
-from infra.sections import NodesConfig
+from infra.machine import allocatable, for_pods, nearest, refuse_reference
+from infra.sections import ExistingStorage, NodesConfig
 from infra.stackfiles import TOKEN
 from trainer.plain import counted
 
@@ -29,7 +29,7 @@ def _cluster_kind(config: StackConfig) -> Iterator[str]:
             yield "cluster.context: missing; set it with `pulumi config set --path cluster.context VALUE`"
         makers = " or ".join(kind for kind, cloud in CLOUDS.items() if cloud.section)
         made = {"cluster.name": cluster.name, "cluster.deletionProtection": cluster.deletion_protection}
-        for key, used in {"nodes": config.nodes is not None, **made}.items():
+        for key, used in made.items():
             if used:
                 fix = f"set cluster.kind: {makers}, or remove {key}"
                 yield f"{key}: only used with clusters that the stack makes; {fix}"
@@ -96,11 +96,11 @@ def _pods_fit_nodes(config: StackConfig) -> Iterator[str]:
 
 
 def _pod_fits_node(config: StackConfig) -> Iterator[str]:
-    machine, nodes, workers = config.machine, config.section(NodesConfig), config.workers
-    cpus = machine.threads(nodes.threads_per_core)
-    cpu, memory = allocatable(machine, nodes.threads_per_core)
-    most_cpu, most_memory = for_pods(machine, nodes.threads_per_core)
-    threads = f" with {nodes.threads_per_core} thread a core" if nodes.threads_per_core else ""
+    machine, workers, per_core = config.machine, config.workers, config.threads_per_core
+    cpus = machine.threads(per_core)
+    cpu, memory = allocatable(machine, per_core)
+    most_cpu, most_memory = for_pods(machine, per_core)
+    threads = f" with {per_core} thread a core" if per_core else ""
     if workers.cpu > most_cpu:
         yield (
             f"workers.cpu: {workers.cpu:g} on {machine.name}{threads}, which has {cpus} CPUs, "
@@ -130,51 +130,20 @@ def _precision_of_machine(config: StackConfig) -> Iterator[str]:
     yield f"training.precision: {training.precision} is not supported by {device}; use {', '.join(use)} or auto"
 
 
-def _storage_kind(config: StackConfig) -> Iterator[str]:
-    storage, allowed = config.storage, cloud_of(config).storage
-    if storage.kind is not None and storage.kind not in allowed:
-        owner = storage_kinds()[storage.kind]
-        if CLOUDS[owner].section is None:
-            yield (
-                f"storage.kind: {storage.kind} is not shared by the nodes of a cluster that the stack makes; "
-                f"allowed: {', '.join(allowed)}"
-            )
-        else:
-            yield f"storage.kind: {storage.kind} needs cluster.kind {owner}; allowed here: {', '.join(allowed)}"
-    if cloud_of(config).section is None:
-        for key, used in (("retain", storage.retain), ("disk", storage.disk)):
-            if used:
-                yield f"storage.{key}: only used with storage.kind nfs or efs; remove it"
-    for key, kind in (("disk_type", "nfs"), ("tier", "filestore"), ("throughput", "efs")):
-        if key in storage.model_fields_set and volume_kind(config) != kind:
-            yield f"storage.{to_camel(key)}: only used with storage.kind {kind}; remove it"
-    if storage.path and storage.kind != "hostPath":
-        yield "storage.path: only used with storage.kind hostPath; set storage.kind, or remove the path"
-    if storage.path and not storage.path.startswith("/"):
-        yield f"storage.path: '{storage.path}' is relative; give the absolute directory on the node"
-    if storage.class_name and storage.kind != "storageClass":
-        yield "storage.className: only used with storage.kind storageClass; set storage.kind, or remove the class"
+def _existing_storage(config: StackConfig) -> Iterator[str]:
+    storage = config.section(ExistingStorage)
+    for key, kind in (("path", "hostPath"), ("class_name", "storageClass")):
+        if getattr(storage, key) and storage.kind != kind:
+            yield f"storage.{to_camel(key)}: only used with storage.kind {kind}; set storage.kind, or remove it"
 
 
 def _image_source(config: StackConfig) -> Iterator[str]:
-    image, storage = config.image, config.storage
-    references = {"image.ref": image.ref, "storage.serverImage": storage.server_image}
-    if volume_kind(config) != "nfs" or "nfs" not in cloud_of(config).storage:
-        references.pop("storage.serverImage")
-        if storage.server_image:
-            yield "storage.serverImage: only used with storage.kind nfs; remove it"
+    image = config.image
     if image.buildx and image.builder in ("buildah", "prebuilt"):
         yield f"image.buildx: only used with image.builder buildkit, not {image.builder}; remove it"
     if image.insecure and not image.registry:
         yield "image.insecure: only used with image.registry; remove it"
-    for key, reference in references.items():
-        if image.builder == "prebuilt":
-            if not reference:
-                yield f"{key}: missing; builder prebuilt needs the image as name@sha256:<64 hex digits>"
-            elif not re.fullmatch(r"[^@\s]+@sha256:[0-9a-f]{64}", reference):
-                yield f"{key}: '{reference}' is not by digest; allowed: name@sha256:<64 hex digits>"
-        elif reference:
-            yield f"{key}: only used with image.builder prebuilt; set image.builder, or remove {key}"
+    yield from refuse_reference("image.ref", image.ref, image)
 
 
 RULES: tuple[Rule, ...] = (
@@ -186,6 +155,6 @@ RULES: tuple[Rule, ...] = (
     _pods_fit_nodes,
     _pod_fits_node,
     _precision_of_machine,
-    _storage_kind,
+    _existing_storage,
     _image_source,
 )

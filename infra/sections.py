@@ -63,6 +63,12 @@ def _addresses(given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(str(ipaddress.ip_network(text)) for text in given)
 
 
+def _absolute(text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError(f"'{text}' is relative; give the absolute directory on the node")
+    return text
+
+
 class ClusterConfig(Section):
     kind: str = "existing"
     """Where the cluster comes from. `existing`: one that a kubeconfig reaches, which the stack neither creates nor
@@ -91,49 +97,22 @@ class ClusterConfig(Section):
 
 
 class NodesConfig(Section):
+    """The nodes that train, as on every cloud; each has its own class with further keys."""
+
     machine_type: str
-    """Machine type of the nodes that train, such as a2-highgpu-8g, c3-highmem-8 or, with kind eks, g4dn.xlarge;
-    infra/gke/machines.yaml and infra/eks/machines.yaml list them."""
-    alternatives: tuple[str, ...] = Field(default=(), max_length=10)
-    """With kind eks: larger instance types with the same accelerators, any of which AWS may choose. Pods are sized for
-    `nodes.machineType`."""
+    """Machine type of the nodes that train, such as a2-highgpu-8g, c3-highmem-8 or g4dn.xlarge; machines.yaml in the
+    cloud's folder lists them."""
     max: int = Field(default=2, ge=1, le=1000)
     """Maximum number of nodes that train. At rest there are none: the autoscaler adds them for the Job and removes them
     after it."""
-    consumption: Literal["on_demand", "spot", "flex_start", "queued", "reservation"] = "on_demand"
-    """How the nodes are obtained. `on_demand`: now or not at all. `spot`: 40 to 70 % cheaper, but taken back at any
-    time. `flex_start`: when there is capacity, one by one, for 7 days at most. `queued`: like flex_start, but all nodes
-    together. `reservation`: from `nodes.reservation`. With kind eks: `on_demand` or `spot`."""
-    fallback: Literal["none", "flex_start", "on_demand"] = "none"
-    """What to do when no zone has such a machine. `none`: wait, or continue with the workers that are there.
-    `on_demand`: add the same machine at full price until its pod ends; with kind gke, GKE first tries flex_start for 15
-    minutes. `flex_start`: only try that."""
-    zones: tuple[str, ...] = Field(default=(), max_length=8)
-    """With kind gke: zones of the region that the nodes may come from. Default: `gke.zone`, where all else stays."""
-    reservation: str | None = None
-    """Name of the reservation that the nodes come from, with consumption reservation."""
+    consumption: str = "on_demand"
+    fallback: str = "none"
     compact_placement: bool = False
     """Place the nodes close to each other: lower latency between them, but harder to get."""
-    efa: bool = False
-    """With kind eks: attach an Elastic Fabric Adapter, on the sizes that have it. The trainer's base image must have
-    libfabric and aws-ofi-nccl, or NCCL keeps using TCP."""
-    disk_type: Literal["pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced"] = "pd-balanced"
-    """Type of the boot disk, with kind gke; on AWS it is an encrypted gp3 volume."""
     disk_gib: int = Field(default=200, ge=50, le=65_536)
     """Size of the boot disk, GiB: the image with its CUDA libraries takes 10."""
     local_ssds: int | None = Field(default=None, ge=0, le=32)
-    """Number of local SSDs (375 GB each with kind gke) for the pods' scratch: images, /tmp and caches. Default: those
-    of the machine type."""
-    threads_per_core: Literal[1, 2] | None = None
-    """1 switches hyperthreading off, which halves the CPUs that pods can ask for. Default: the machine type's own."""
-    max_run_hours: Hours | None = None
-    """Remove a node after this time, whatever runs on it: a guard against a forgotten run. The training resumes on a
-    new node; `job.maxHours` ends it."""
-    gpu_driver: Literal["managed", "daemonset"] = "managed"
-    """Who installs the accelerators' driver. `managed`: GKE, at the node's start. `daemonset`: a DaemonSet of the
-    stack."""
-    gpu_driver_version: Literal["DEFAULT", "LATEST"] = "LATEST"
-    """Driver version of the node's image. LATEST, because torch's CUDA libraries need a recent one."""
+    """Number of local SSDs for the pods' scratch: images, /tmp and caches. Default: those of the machine type."""
 
 
 class WorkersConfig(Section):
@@ -171,36 +150,24 @@ class WorkersConfig(Section):
 
 
 class StorageConfig(Section):
+    """The shared volume, as on every cluster; each kind of cluster has its own class with further keys."""
+
     kind: str | None = None
-    """`hostPath`: a directory of a single node. `storageClass`: a claim on the cluster's (default) class. With kind
-    gke, `nfs`: a disk behind an NFS server in the cluster; `filestore`: Google's NFS service. With kind eks, `efs`:
-    Amazon's NFS service. Default: nfs with kind gke, efs with kind eks; the directory of the local node; else the
-    cluster's default class."""
-    path: str | None = None
+    size_gib: int = Field(default=10, ge=1, le=1_048_576)
+    """Size of the volume, GiB; it can grow."""
+
+
+class ExistingStorage(StorageConfig):
+    kind: Literal["hostPath", "storageClass"] | None = None
+    """`hostPath`: a directory of a single node. `storageClass`: a claim on the cluster's (default) class. Default: the
+    directory of the local node; else the cluster's default class."""
+    path: Annotated[str, AfterValidator(_absolute)] | None = None
     """Directory on the node, for hostPath. Default: the one that the local node offers."""
     class_name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")] | None = None
     """StorageClass, for storageClass. Default: the cluster's default class."""
     access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] | None = None
     """Default: ReadWriteMany for a named class; ReadWriteOnce for the cluster's default class, which is nearly always a
     disk or a directory of one node."""
-    size_gib: int = Field(default=10, ge=1, le=1_048_576)
-    """Size of the volume, GiB; it can grow. With efs only an estimate for the bill: EFS grows by itself."""
-    retain: bool = False
-    """With nfs or efs: the disk or file system stays when the stack is destroyed, and is still billed; `storage.disk`
-    brings it back."""
-    disk: str | None = None
-    """Existing storage to use, which is never deleted: with nfs the name of a disk in the zone, with efs the id of a
-    file system (fs-...) in the region."""
-    disk_type: Literal["pd-ssd", "pd-balanced", "pd-standard"] = "pd-balanced"
-    """With nfs: type of the disk. pd-ssd costs 70 % more and serves no faster: the NFS server's machine, an
-    e2-standard-4, is the limit with either."""
-    tier: Literal["ZONAL", "BASIC_SSD", "BASIC_HDD"] = "ZONAL"
-    """With filestore: the service tier."""
-    throughput: Literal["bursting", "elastic"] = "bursting"
-    """With efs: `bursting` costs nothing beyond the space and gives 100 MiB/s until 2.1 TiB of credit are used;
-    `elastic` gives more, at 3 cents per GB read and 6 cents per GB written."""
-    server_image: str | None = None
-    """With nfs and a prebuilt image: the NFS server's image, by digest."""
 
 
 class ImageConfig(Section):

@@ -11,9 +11,19 @@ from typing import Any
 import yaml
 
 from trainer.config.values import StackReader, encrypted, read_yaml
+from trainer.plain import counted
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "trainyard"
+
+
+class ConfigError(ValueError):
+    """Every problem of a stack's configuration, one line each."""
+
+    def __init__(self, stack: str, problems: list[str]):
+        self.problems = problems = [for_stack(problem, stack) for problem in problems]
+        count = counted(len(problems), "problem")
+        super().__init__("\n  ".join([f"invalid configuration of stack {stack} ({count})", *problems]))
 
 
 def stacks() -> list[str]:
@@ -34,9 +44,7 @@ def stack_file(stack: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _unusable(stack: str, why: str) -> Exception:
-    from infra.config import ConfigError  # late: it imports every section
-
+def _unusable(stack: str, why: str) -> ConfigError:
     return ConfigError(stack, [f"Pulumi.{stack}.yaml: {why}"])
 
 

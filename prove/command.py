@@ -70,7 +70,7 @@ def steps(short: bool) -> tuple[Step, ...]:
 
 
 def prove(
-    stack: StackName,
+    stack: StackName = "",
     short: Annotated[bool, typer.Option("--short", help="5 minutes: up, training, a lost pod, own text, destroy.")] = (
         False
     ),

@@ -111,5 +111,5 @@ def draw(stack: str) -> str:
     return mermaid(record_anywhere(stack))
 
 
-def graph(stack: StackName) -> None:
+def graph(stack: StackName = "") -> None:
     print(draw(stack))

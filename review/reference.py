@@ -11,14 +11,27 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from infra import living
-from infra.clouds import keys
+from infra.clouds import CLOUDS, keys
 from infra.stackfiles import ROOT
+
+HEAD = "| key under `trainyard:` | default | meaning | changed on a living stack |\n|---|---|---|---|"
 
 
 def table() -> str:
-    """Markdown: key, default, meaning, effect of a change; one row per key, in the order of infra/config.py."""
-    rows = ["| key under `trainyard:` | default | meaning | changed on a living stack |", "|---|---|---|---|"]
-    return "\n".join(rows + [_row(key, field) for key, field in keys().items()])
+    """Markdown: key, default, meaning, effect of a change. The keys that each kind of cluster has, then those that one
+    kind has alone, by kind."""
+    by_kind = {kind: keys(kind) for kind in CLOUDS}
+    everywhere = {key for key in keys() if all(key in each or key.startswith("nodes.") for each in by_kind.values())}
+    told = {kind: {key: _row(key, field) for key, field in each.items()} for kind, each in by_kind.items()}
+    alike = {key for key in everywhere if len({rows[key] for rows in told.values() if key in rows}) == 1}
+    first = {key: row for rows in told.values() for key, row in rows.items() if key in alike}
+    parts = [HEAD, *(first[key] for key in keys() if key in first)]
+    for kind, rows in told.items():
+        parts += [
+            f"\nWith `cluster.kind: {kind}` also:\n\n{HEAD}",
+            *(row for key, row in rows.items() if key not in alike),
+        ]
+    return "\n".join(parts)
 
 
 def _row(path: str, field: FieldInfo) -> str:
@@ -47,7 +60,8 @@ def _cell(text: str) -> str:
 
 def _change(path: str) -> str:
     """The effect of a change of a key on a living stack, by kind of cluster or volume where they differ."""
-    said = living.said(path)
+    keys = living.table()["keys"]
+    said = keys.get(path) or keys[path.partition(".")[0]]
     parts = [said] if isinstance(said, str) else [f"{kind}: {text}" for kind, text in said.items()]
     for row in living.table()["impossible"]:
         if row["key"] == path:

@@ -11,7 +11,7 @@ import pytest
 
 import review.recording
 from bench.preview import under_mocks
-from infra.clouds import keys, sections
+from infra.clouds import keys
 from infra.stackfiles import ROOT, stacks
 from review.recording import record
 from tests.infra.recorded import CLOUD_STACKS, recorded
@@ -81,8 +81,9 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_key_of_a_stack_that_a_document_names_exists(document: Path) -> None:
     """`section.key` in code marks; the trainer's own settings (`optimizer.learning_rate`) have other sections."""
-    known = {*sections(), *(key for full in keys() for key in (full, full.rpartition(".")[0]))}
+    sections = {key.partition(".")[0] for key in keys()}
+    known = {*sections, *(key for full in keys() for key in (full, full.rpartition(".")[0]))}
     named = re.findall(r"`(?:trainyard:)?([a-z][A-Za-z]*\.[A-Za-z.]+)(?:[:= ][^`]*)?`", document.read_text())
-    wrong = {key for key in named if key.partition(".")[0] in sections() and key not in known}
+    wrong = {key for key in named if key.partition(".")[0] in sections and key not in known}
     files = {key for key in wrong if key.endswith((".py", ".md", ".yaml", ".yml"))}
     assert wrong - files == set()

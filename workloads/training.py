@@ -64,7 +64,7 @@ class Training(pulumi.ComponentResource):
         workers, job = config.workers, config.job
         cluster, namespace = workspace.cluster, workspace.namespace
         elastic = is_elastic(workers, cluster.workers, job.runtime)
-        self.run_name = chosen_run(config, built or {})
+        self.run_name = chosen_run(config)
         self.run_directory = run_folder(self.run_name)
         training = placed(config.training, dataset.directory, self.run_directory, cluster.workers.capability)
         settings = arguments(training)
@@ -187,34 +187,27 @@ NO_MATHEMATICS = (
 )
 
 
-def run_name(training: TrainingConfig, dataset: DatasetConfig, former: str = "") -> str:
+def run_name(training: TrainingConfig, dataset: DatasetConfig) -> str:
     """The model's name and a hash of all that changes the mathematics.
 
     The same training, started again or on other machines, resumes in its folder; a different one gets a new folder.
-    `former`, the name in a living stack, is kept if an earlier program gave it to this same training.
     """
     mathematics = [text for text in arguments(training) if not text.startswith(NO_MATHEMATICS)]
-    text = dataset.model_dump(exclude={"timeout_minutes", "cpu", "memory_gib"})
-    # Keys added later count only where they are set, or each new key would restart all runs. For a day, from 2026-11-23
-    # (2e3d549), the first two of them also counted at their defaults.
-    first = dataset.model_dump(include={"name", "input", "tokenizer", "validation_fraction"})
-    given = {key: value for key, value in text.items() if value != DatasetConfig.model_fields[key].default}
+    text = dataset.model_dump(include={"name", "input", "tokenizer", "validation_fraction"}) | dataset.reading
     model = training.model
     what = model.size or re.sub("[^a-z0-9]+", "-", Path(model.name or model.config).name.lower()).strip("-")[:30]
-    spelled = [json.dumps([mathematics, each], sort_keys=True) for each in (first | given, text)]
-    names = [f"{what}-{hashlib.sha256(each.encode()).hexdigest()[:8]}" for each in spelled]
-    return former if former in names else names[0]
+    spelled = json.dumps([mathematics, text], sort_keys=True)
+    return f"{what}-{hashlib.sha256(spelled.encode()).hexdigest()[:8]}"
 
 
-def chosen_run(config: StackConfig, built: Mapping[str, Any]) -> str:
-    """Name of a stack's run; `built`: what the living stack was built with."""
-    former = PurePosixPath(built.get("folder of the run") or "").name
-    return config.job.name or run_name(config.training, config.dataset, former)
+def chosen_run(config: StackConfig) -> str:
+    """Name of a stack's run."""
+    return config.job.name or run_name(config.training, config.dataset)
 
 
 def new_folders(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
     """One line for each folder of a living stack that this configuration, or a newer program, would leave."""
-    folders = {"run": run_folder(chosen_run(config, built)), "dataset": dataset_folder(config.dataset.name)}
+    folders = {"run": run_folder(chosen_run(config)), "dataset": dataset_folder(config.dataset.name)}
     for what, folder in folders.items():
         former = built.get(f"folder of the {what}")
         if former and former != folder:

@@ -18,8 +18,7 @@ from infra import buildah
 from infra.config import ConfigError, StackConfig
 from infra.eks.addons import CHOSEN_FOR, DISTURBING, NAMES
 from infra.eks.machines import by_zone, regions, zones_date
-from infra.eks.section import KEEP_RELEASES, EksConfig
-from infra.sections import NodesConfig
+from infra.eks.section import KEEP_RELEASES, EksConfig, EksNodes
 
 #: EKS's images, without and with NVIDIA's driver and container runtime.
 IMAGE, GPU_IMAGE = "AL2023_x86_64_STANDARD", "AL2023_x86_64_NVIDIA"
@@ -40,7 +39,7 @@ def offers(config: StackConfig, stack: str, provider: aws.Provider) -> dict[str,
     Raises:
         ConfigError: no zone has any.
     """
-    eks, nodes = config.section(EksConfig), config.section(NodesConfig)
+    eks, nodes = config.section(EksConfig), config.section(EksNodes)
     types = (nodes.machine_type, *nodes.alternatives)
     by_type = aws.ec2.GetInstanceTypeOfferingsFilterArgs(name="instance-type", values=list(types))
     answer = _ask(
@@ -117,7 +116,7 @@ def efa_plugin(config: StackConfig, stack: str) -> str | None:
         ConfigError: no answer, in `pulumi up`.
     """
     eks = config.section(EksConfig)
-    if not config.section(NodesConfig).efa or eks.efa_plugin:
+    if not config.section(EksNodes).efa or eks.efa_plugin:
         return eks.efa_plugin
     if digest := buildah.registry_digest(EFA_PLUGIN, insecure=False):
         return f"{EFA_PLUGIN}@{digest}"

@@ -5,13 +5,12 @@ from __future__ import annotations
 from infra.bill import Estimate, Line, always, counted, monthly
 from infra.config import StackConfig
 from infra.eks import prices
-from infra.eks.section import SYSTEM_DISK_GIB, EksConfig
-from infra.sections import NodesConfig
+from infra.eks.section import SYSTEM_DISK_GIB, EksConfig, EksNodes, EksStorage
 
 
 def estimate(config: StackConfig, images_gib: int) -> Estimate:
     """`images_gib`: the stack's images in the registry, GiB."""
-    eks, nodes = config.section(EksConfig), config.section(NodesConfig)
+    eks, nodes = config.section(EksConfig), config.section(EksNodes)
     region = eks.region
     spot = nodes.consumption == "spot"
     system = prices.machine(region, eks.system_machine_type)
@@ -38,7 +37,7 @@ def _disks(what: str, region: str, gib: int, fewest: int, most: int) -> Line:
     return counted(f"{what}, {gib} GiB gp3", fewest, most, monthly(gib, each))
 
 
-def _network(eks: EksConfig, nodes: NodesConfig) -> list[Line]:
+def _network(eks: EksConfig, nodes: EksNodes) -> list[Line]:
     """The way to the internet: one NAT gateway with its address, or an address for each node."""
     if eks.public_nodes:
         return [counted("public address of a node", 1, eks.system_nodes + nodes.max, prices.FEES["public_address"])]
@@ -48,11 +47,11 @@ def _network(eks: EksConfig, nodes: NodesConfig) -> list[Line]:
 
 def _storage(config: StackConfig, region: str) -> Line:
     each = prices.REGIONS.get(region, {}).get("efs")
-    return always(f"EFS, {config.storage.size_gib} GiB", monthly(config.storage.size_gib, each))
+    return always(f"EFS, {config.section(EksStorage).size_gib} GiB", monthly(config.section(EksStorage).size_gib, each))
 
 
 def _notes(config: StackConfig) -> list[str]:
-    eks, nodes = config.section(EksConfig), config.section(NodesConfig)
+    eks, nodes = config.section(EksConfig), config.section(EksNodes)
     notes = ["EFS bills what is stored; storage.sizeGib is the guess of this estimate."]
     if nodes.consumption == "spot":
         notes.append(
@@ -69,8 +68,8 @@ def _notes(config: StackConfig) -> list[str]:
         notes.append(f"nodes.fallback: where there is no Spot machine, all workers come on demand {full} instead.")
     if nodes.alternatives:
         notes.append(f"All workers are counted as {nodes.machine_type}; the alternatives cost more.")
-    if config.storage.throughput == "elastic":
+    if config.section(EksStorage).throughput == "elastic":
         notes.append("EFS with elastic throughput bills each GB read (0.03) and written (0.06) on top.")
-    if config.storage.retain:
+    if config.section(EksStorage).retain:
         notes.append("The file system stays after `pulumi destroy`, and is still billed.")
     return notes

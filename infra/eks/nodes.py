@@ -29,11 +29,10 @@ from infra.eks.identity import OWNER, Identity
 from infra.eks.machines import regions
 from infra.eks.network import Network
 from infra.eks.scope import Scope
-from infra.eks.section import SYSTEM_DISK_GIB, EksConfig, versions
+from infra.eks.section import SYSTEM_DISK_GIB, EksConfig, EksNodes, versions
 from infra.machine import for_pods
 from infra.needs import load
 from infra.scope import LONG
-from infra.sections import NodesConfig
 
 #: Maximum number of nodes of a worker group, or `nodes.max` if that is larger; the autoscaler limits all groups to
 #: `nodes.max` together. A change of a group's maximum makes the provider send the state's number of nodes, 0, and EKS
@@ -134,7 +133,7 @@ def worker_groups(groups: Groups) -> list[pulumi.Resource]:
     group's failed activities, withdraws its request and skips the group for some minutes
     (cluster-autoscaler, cloudprovider/aws/auto_scaling_groups.go: isNodeGroupAvailable).
     """
-    nodes, machine = groups.config.section(NodesConfig), groups.config.machine
+    nodes, machine = groups.config.section(EksNodes), groups.config.machine
     what = groups.config, groups.scope, security_group(groups.cluster)
     shared = None if nodes.compact_placement else templates.worker_template("workers", *what)
     made: list[pulumi.Resource] = []
@@ -183,12 +182,12 @@ def _announce(name: str, scope: Scope, group: aws.eks.NodeGroup) -> None:
 
 def worker_zones(config: StackConfig, scope: Scope) -> tuple[str, ...]:
     """Zones of the workers, the preferred first. An Elastic Fabric Adapter does not reach another zone."""
-    return scope.zones[:1] if config.section(NodesConfig).efa else scope.zones
+    return scope.zones[:1] if config.section(EksNodes).efa else scope.zones
 
 
 def as_scheduled(config: StackConfig, efa_plugin: str | None) -> WorkerPool:
     """The worker groups as pods see them. `efa_plugin`: image of their adapters' device plugin."""
-    nodes, eks, machine = config.section(NodesConfig), config.section(EksConfig), config.machine
+    nodes, eks, machine = config.section(EksNodes), config.section(EksConfig), config.machine
     cpu, memory = for_pods(machine)
     return WorkerPool(
         grace_seconds=GRACE,
@@ -211,7 +210,7 @@ def as_scheduled(config: StackConfig, efa_plugin: str | None) -> WorkerPool:
 
 def autoscaler(config: StackConfig, scope: Scope) -> Autoscaler:
     """Settings of the cluster-autoscaler."""
-    eks, nodes = config.section(EksConfig), config.section(NodesConfig)
+    eks, nodes = config.section(EksConfig), config.section(EksNodes)
     return Autoscaler(
         image=versions()[eks.version]["autoscaler"],
         flags={

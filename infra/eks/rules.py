@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from infra.config import Rule, StackConfig
 from infra.eks.machines import default_zones, regions, system, workers
-from infra.eks.section import EksConfig
+from infra.eks.section import EksConfig, EksNodes, EksStorage
 from infra.machine import nearest, refuse_dataset
-from infra.sections import NodesConfig
 
 #: Prefixes of regions outside of AWS's public partition, which have other names for everything.
 ELSEWHERE = ("cn-", "us-gov-", "us-iso")
@@ -113,7 +112,7 @@ def _system(config: StackConfig) -> Iterator[str]:
 
 
 def _alternatives(config: StackConfig) -> Iterator[str]:
-    machine, nodes = config.machine, config.section(NodesConfig)
+    machine, nodes = config.machine, config.section(EksNodes)
     larger = [
         other.name
         for other in workers().values()
@@ -132,26 +131,9 @@ def _alternatives(config: StackConfig) -> Iterator[str]:
 
 
 def _nodes(config: StackConfig) -> Iterator[str]:
-    nodes = config.section(NodesConfig)
-    if nodes.consumption not in ("on_demand", "spot"):
-        yield f"nodes.consumption: {nodes.consumption} is not offered with cluster.kind eks; allowed: on_demand, spot"
-    if nodes.fallback == "flex_start":
-        yield "nodes.fallback: flex_start is not offered with cluster.kind eks; allowed: none, on_demand"
-    elif nodes.fallback != "none" and nodes.consumption != "spot":
+    nodes = config.section(EksNodes)
+    if nodes.fallback != "none" and nodes.consumption != "spot":
         yield "nodes.fallback: only used with nodes.consumption spot; set nodes.consumption, or remove nodes.fallback"
-    not_here = {
-        "reservation": "only used with cluster.kind gke",
-        "zones": "with cluster.kind eks they are eks.zones",
-        "disk_type": "boot disks on AWS are encrypted gp3 volumes",
-        "threads_per_core": "not offered for managed node groups",
-        "gpu_driver": "the nodes' image has the driver",
-        "gpu_driver_version": "the nodes' image has the driver",
-    }
-    for field, reason in not_here.items():
-        if field in nodes.model_fields_set and getattr(nodes, field) is not None:
-            yield f"nodes.{NodesConfig.model_fields[field].alias}: {reason}; remove it"
-    if nodes.max_run_hours:
-        yield "nodes.maxRunHours: AWS ends no node by its age; remove it, job.maxHours ends the training"
     machine = config.machine
     if nodes.local_ssds is not None and nodes.local_ssds not in machine.local_ssds:
         allowed = ", ".join(map(str, machine.local_ssds))
@@ -164,11 +146,7 @@ def _nodes(config: StackConfig) -> Iterator[str]:
 
 
 def _storage(config: StackConfig) -> Iterator[str]:
-    storage = config.storage
-    if storage.access_mode == "ReadWriteOnce":
-        yield "storage.accessMode: the nodes share the volume; allowed: ReadWriteMany, or remove it"
-    if storage.disk and not storage.disk.startswith("fs-"):
-        yield f"storage.disk: '{storage.disk}' is no file system; give its id, fs-... (`aws efs describe-file-systems`)"
+    storage = config.section(EksStorage)
     if storage.disk and storage.retain:
         yield "storage.retain: a file system that storage.disk names is never deleted; remove retain"
 
@@ -189,5 +167,5 @@ RULES: tuple[Rule, ...] = (_place, _endpoint, _network, _system, _alternatives, 
 def complete(config: StackConfig) -> StackConfig:
     """Fill in the workers' default zones."""
     eks = config.section(EksConfig)
-    zones = eks.zones or default_zones(eks.region, config.section(NodesConfig).machine_type)
+    zones = eks.zones or default_zones(eks.region, config.section(EksNodes).machine_type)
     return replace(config, cloud=eks.model_copy(update={"zones": zones}))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from infra.needs import load
+from infra.sections import NodesConfig, StorageConfig
 from trainer.config.section import Section
 
 
@@ -95,3 +96,30 @@ class EksConfig(Section):
     written for, in the image that its registry, public.ecr.aws, has under that tag when it is asked at each preview."""
     gpu_metrics: bool = False
     """Run NVIDIA's DCGM exporter on the nodes with accelerators: Prometheus metrics on port 9400."""
+
+
+class EksNodes(NodesConfig):
+    consumption: Literal["on_demand", "spot"] = "on_demand"
+    """How the nodes are obtained. `on_demand`: now or not at all. `spot`: 40 to 70 % cheaper, but taken back at any
+    time."""
+    fallback: Literal["none", "on_demand"] = "none"
+    """What to do when no zone has such a Spot machine. `none`: wait, or continue with the workers that are there.
+    `on_demand`: add the same machine at full price until its pod ends."""
+    alternatives: tuple[str, ...] = Field(default=(), max_length=10)
+    """Larger instance types with the same accelerators, any of which AWS may choose. Pods are sized for
+    `nodes.machineType`."""
+    efa: bool = False
+    """Attach an Elastic Fabric Adapter, on the sizes that have it. The trainer's base image must have libfabric and
+    aws-ofi-nccl, or NCCL keeps using TCP."""
+
+
+class EksStorage(StorageConfig):
+    kind: Literal["efs"] = "efs"
+    """`efs`: Amazon's NFS service. It grows by itself: `storage.sizeGib` is only an estimate for the bill."""
+    retain: bool = False
+    """The file system stays when the stack is destroyed, and is still billed; `storage.disk` brings it back."""
+    disk: Annotated[str, StringConstraints(pattern=r"^fs-[0-9a-f]+$")] | None = None
+    """Id of an existing file system (fs-...) in the region to use, which is never deleted."""
+    throughput: Literal["bursting", "elastic"] = "bursting"
+    """`bursting` costs nothing beyond the space and gives 100 MiB/s until 2.1 TiB of credit are used; `elastic` gives
+    more, at 3 cents per GB read and 6 cents per GB written."""

@@ -22,6 +22,7 @@ from infra.config import StackConfig
 from infra.eks.identity import PODS, Identity, identity, needed
 from infra.eks.network import Network
 from infra.eks.scope import MOUNT, PART, Scope
+from infra.eks.section import EksStorage
 
 NFS = 2049
 #: uid and gid of the trainer in its image; workloads/pod.py has it for pods.
@@ -41,7 +42,7 @@ class Storage:
 
 
 def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
-    given = config.storage.disk
+    given = config.section(EksStorage).disk
     made = None if given else _file_system(config, scope)
     system: pulumi.Input[str] = given or (made.id if made else "")
     group = aws.ec2.SecurityGroup(
@@ -88,7 +89,7 @@ def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
         driver="efs.csi.aws.com", volume_handle=pulumi.Output.concat(system, "::", point.id)
     )
     shared = static_volume(
-        config.storage.size_gib,
+        config.section(EksStorage).size_gib,
         # Encrypted in transit by the driver's tunnel, which is always on (its mount option `tls` is deprecated). iam:
         # mount as the role of the driver's pod (aws-efs-csi-driver's own page on its parameters).
         csi=source,
@@ -104,9 +105,9 @@ def _file_system(config: StackConfig, scope: Scope) -> aws.efs.FileSystem:
         # With AWS's own key for EFS: the stack would delete its own key, even if the file system stays.
         encrypted=True,
         performance_mode="generalPurpose",
-        throughput_mode=config.storage.throughput,
+        throughput_mode=config.section(EksStorage).throughput,
         tags=scope.named("data"),
-        opts=scope.options(retain_on_delete=config.storage.retain),
+        opts=scope.options(retain_on_delete=config.section(EksStorage).retain),
     )
 
 

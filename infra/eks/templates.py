@@ -12,8 +12,7 @@ import pulumi_aws as aws
 
 from infra.config import StackConfig
 from infra.eks.scope import Scope
-from infra.eks.section import EksConfig
-from infra.sections import NodesConfig
+from infra.eks.section import EksConfig, EksNodes
 
 ROOT_DEVICE = "/dev/xvda"
 #: The device plugin and the trainers run unprivileged, and name their accelerators in an environment variable. Releases
@@ -54,7 +53,7 @@ def launch_template(name: str, scope: Scope, disk_gib: int, **options: Any) -> a
 
 def worker_template(name: str, config: StackConfig, scope: Scope, group: pulumi.Output[str]) -> aws.ec2.LaunchTemplate:
     """For the nodes that train; `group` is the cluster's security group."""
-    nodes, eks, e = config.section(NodesConfig), config.section(EksConfig), aws.ec2
+    nodes, eks, e = config.section(EksNodes), config.section(EksConfig), aws.ec2
     options: dict[str, Any] = {}
     if nodes.compact_placement:
         # As close to each other as possible, in a placement group of their own, which is in one zone.

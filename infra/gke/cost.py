@@ -6,13 +6,12 @@ from infra.bill import Estimate, Line, always, counted, monthly
 from infra.config import StackConfig
 from infra.gke import prices
 from infra.gke.machines import machines
-from infra.gke.section import SYSTEM_DISK_GIB, SYSTEM_DISK_TYPE, GkeConfig, kinds, zones
-from infra.sections import NodesConfig
+from infra.gke.section import SYSTEM_DISK_GIB, SYSTEM_DISK_TYPE, GkeConfig, GkeNodes, GkeStorage, kinds, zones
 
 
 def estimate(config: StackConfig, images_gib: int) -> Estimate:
     """`images_gib`: the stack's images in the registry, GiB."""
-    gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
+    gke, nodes = config.section(GkeConfig), config.section(GkeNodes)
     region = gke.region
     title = f"{nodes.machine_type}, workers, {nodes.consumption.replace('_', ' ')}"
     lines = [
@@ -42,7 +41,7 @@ def _disks(what: str, region: str, type_: str, gib: int, fewest: int, most: int)
 
 
 def _local_ssds(region: str, config: StackConfig) -> list[Line]:
-    nodes = config.section(NodesConfig)
+    nodes = config.section(GkeNodes)
     # A machine's price includes its bundled SSDs.
     count = (nodes.local_ssds or 0) - config.machine.bundled_ssds
     if count <= 0:
@@ -52,7 +51,7 @@ def _local_ssds(region: str, config: StackConfig) -> list[Line]:
     return [counted(f"{count} local SSDs", 0, nodes.max, monthly(count * prices.LOCAL_SSD_GB, month))]
 
 
-def _nat(gke: GkeConfig, nodes: NodesConfig) -> Line:
+def _nat(gke: GkeConfig, nodes: GkeNodes) -> Line:
     def price(vms: int) -> float:
         fees = prices.FEES
         return min(vms * fees["nat_machine"], fees["nat_most"]) + fees["nat_address"]
@@ -61,7 +60,7 @@ def _nat(gke: GkeConfig, nodes: NodesConfig) -> Line:
 
 
 def _storage(config: StackConfig, region: str) -> Line:
-    storage = config.storage
+    storage = config.section(GkeStorage)
     if storage.kind == "filestore":
         each = monthly(storage.size_gib, prices.FILESTORE_GIB[storage.tier] if region in prices.REGIONS else None)
         return always(f"Filestore {storage.tier}, {storage.size_gib} GiB", each)
@@ -69,7 +68,7 @@ def _storage(config: StackConfig, region: str) -> Line:
 
 
 def _notes(config: StackConfig) -> list[str]:
-    gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
+    gke, nodes = config.section(GkeConfig), config.section(GkeNodes)
     notes = []
     if kinds(config)[-1] == "on_demand" != nodes.consumption:
         full = _nodes("", gke.region, nodes.machine_type, 0, nodes.max, spot=False).at_full
@@ -83,8 +82,8 @@ def _notes(config: StackConfig) -> list[str]:
         notes.append("flex_start and queued nodes are counted at the on-demand price; they are up to 53 % cheaper.")
     if nodes.consumption == "reservation":
         notes.append("A reservation is billed around the clock, used or not, by the project that made it.")
-    if config.storage.kind == "filestore":
+    if config.section(GkeStorage).kind == "filestore":
         notes.append("Filestore is counted at us-central1's price of 2025; other regions are up to a third dearer.")
-    if config.storage.retain:
+    if config.section(GkeStorage).retain:
         notes.append("The data disk stays after `pulumi destroy`, and is still billed.")
     return notes

@@ -14,10 +14,6 @@ from infra.gke.services import buckets, used
 
 #: The feature whose role is granted on the stack's repository and not on the project.
 REGISTRY_PULL = "registry_pull"
-#: Role that every node needs to write logs and metrics.
-NODE_ROLE = "roles/container.defaultNodeServiceAccount"
-#: Name of its grant until 2026-11-22: without this alias Pulumi would grant the role again, and then revoke it.
-FORMER = "nodes-role"
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ def node_identity(config: StackConfig, scope: Scope, after: list[pulumi.Resource
             project=scope.project,
             role=role,
             member=account.member,
-            opts=scope.options(depends_on=after, aliases=[pulumi.Alias(name=FORMER)] if role == NODE_ROLE else None),
+            opts=scope.options(depends_on=after),
         )
         for role in sorted({role for roles in needed.values() for role in roles})
     ]

@@ -21,13 +21,13 @@ from infra.gke.section import (
     SYSTEM_DISK_GIB,
     SYSTEM_DISK_TYPE,
     GkeConfig,
+    GkeNodes,
     kinds,
     pool_name,
     zones,
 )
 from infra.machine import Machine, for_pods
 from infra.needs import load
-from infra.sections import NodesConfig
 
 #: Seconds that a Spot machine gets after its notice, all of them for its pods; the last of them for system pods.
 SPOT_GRACE, SPOT_GRACE_SYSTEM = 30, 5
@@ -86,7 +86,7 @@ def worker_pool(
     """Nodes that train, obtained in one of the `kinds`. The pool is empty until the Job asks, so that making it needs
     neither capacity nor quota."""
     name, machine, c = pool_name(config, kind), config.machine, gcp.container
-    pool = config.section(NodesConfig).model_copy(update={"consumption": kind})
+    pool = config.section(GkeNodes).model_copy(update={"consumption": kind})
     flexible = pool.consumption in ("flex_start", "queued")
     return c.NodePool(
         name,
@@ -167,7 +167,7 @@ def order_pools(
 
 def as_scheduled(config: StackConfig) -> WorkerPool:
     """The worker pool as pods see it."""
-    pool, machine = config.section(NodesConfig), config.machine
+    pool, machine = config.section(GkeNodes), config.machine
     cpu, memory = for_pods(machine, pool.threads_per_core)
     by_daemonset = machine.accelerators and pool.gpu_driver == "daemonset"
     return WorkerPool(
@@ -234,7 +234,7 @@ def _common(nodes: NodeIdentity, own_driver: bool = False) -> dict[str, Any]:
     }
 
 
-def _reservation(pool: NodesConfig) -> gcp.container.NodePoolNodeConfigReservationAffinityArgs | None:
+def _reservation(pool: GkeNodes) -> gcp.container.NodePoolNodeConfigReservationAffinityArgs | None:
     affinity = gcp.container.NodePoolNodeConfigReservationAffinityArgs
     match pool.consumption:
         case "reservation":
@@ -250,7 +250,7 @@ def _reservation(pool: NodesConfig) -> gcp.container.NodePoolNodeConfigReservati
             return affinity(consume_reservation_type="NO_RESERVATION")
 
 
-def _max_run_duration(pool: NodesConfig) -> str | None:
+def _max_run_duration(pool: GkeNodes) -> str | None:
     hours = pool.max_run_hours
     if pool.consumption in ("flex_start", "queued"):
         hours = min(hours or FLEX_HOURS, FLEX_HOURS)
@@ -258,7 +258,7 @@ def _max_run_duration(pool: NodesConfig) -> str | None:
 
 
 def _accelerators(
-    pool: NodesConfig, machine: Machine
+    pool: GkeNodes, machine: Machine
 ) -> list[gcp.container.NodePoolNodeConfigGuestAcceleratorArgs] | None:
     if not machine.accelerator:
         return None
@@ -276,7 +276,7 @@ def _accelerators(
 
 
 def _scratch(
-    pool: NodesConfig, machine: Machine
+    pool: GkeNodes, machine: Machine
 ) -> gcp.container.NodePoolNodeConfigEphemeralStorageLocalSsdConfigArgs | None:
     """Local SSDs become the nodes' ephemeral storage: images, /tmp and caches of the pods."""
     count = machine.bundled_ssds if pool.local_ssds is None else pool.local_ssds
@@ -285,7 +285,7 @@ def _scratch(
     return gcp.container.NodePoolNodeConfigEphemeralStorageLocalSsdConfigArgs(local_ssd_count=count)
 
 
-def _kubelet(pool: NodesConfig, machine: Machine) -> gcp.container.NodePoolNodeConfigKubeletConfigArgs:
+def _kubelet(pool: GkeNodes, machine: Machine) -> gcp.container.NodePoolNodeConfigKubeletConfigArgs:
     spot = pool.consumption == "spot"
     return gcp.container.NodePoolNodeConfigKubeletConfigArgs(
         # Pods that ask for whole CPUs get exclusive cores: oneDNN's threads do not move from core to core.

@@ -12,12 +12,10 @@ from pathlib import Path
 
 from infra.config import StackConfig
 from infra.gke.machines import zones_date
-from infra.gke.section import GkeConfig, zones
-from infra.sections import NodesConfig
+from infra.gke.section import FILE, TOKEN, GkeConfig, GkeNodes, zones
 
 #: Seconds to connect, and to answer: a preview that cannot reach Google reports that by itself, a little later.
 PATIENCE = (2, 4)
-TOKEN, FILE = "GOOGLE_OAUTH_ACCESS_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS"
 
 
 def has_credentials() -> bool:
@@ -56,7 +54,7 @@ def problems(config: StackConfig) -> list[str]:
 
 
 def _key(config: StackConfig) -> str:
-    return "nodes.zones" if config.section(NodesConfig).zones else "gke.zone"
+    return "nodes.zones" if config.section(GkeNodes).zones else "gke.zone"
 
 
 def _engine_runs() -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from infra.clouds import Until
 from infra.config import StackConfig
 from infra.gke.doctor.google_client import Google, NoAnswer, connect
-from infra.gke.section import GkeConfig
+from infra.gke.section import GkeConfig, GkeStorage
 from infra.names import made, rows
 from infra.stackfiles import is_marked
 
@@ -71,7 +71,7 @@ class Gcp:
             ("artifactregistry", f"projects/{project}/locations/{region}/repositories", "repositories"),
             ("iam", f"projects/{project}/serviceAccounts", "accounts"),
         ]
-        if config.storage.kind == "filestore":
+        if config.section(GkeStorage).kind == "filestore":
             lists.append(("file", f"projects/{project}/locations/-/instances", "instances"))
         for service, path, key in lists:
             note(path.rsplit("/", 1)[-1], self.google.pages(service, path, key))

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from pydantic.alias_generators import to_camel
+
 from infra.config import Rule, StackConfig
 from infra.gke import offered
 from infra.gke.machines import FILESTORE_TIERS, system
-from infra.gke.section import FLEX_HOURS, ORDER, GkeConfig
-from infra.machine import nearest, refuse_dataset
-from infra.sections import NodesConfig
+from infra.gke.section import FLEX_HOURS, ORDER, GkeConfig, GkeNodes, GkeStorage
+from infra.machine import nearest, refuse_dataset, refuse_reference
 
 #: Smallest and largest persistent disk, GiB (cloud.google.com/compute/docs/disks#disk-types, read 2026-11-25).
 DISK_GIB = (10, 65_536)
@@ -33,7 +34,7 @@ ONE_NODE_ONLY = ("a3-highgpu-8g",)
 
 
 def _network(config: StackConfig) -> Iterator[str]:
-    nodes, workers = config.section(NodesConfig), config.workers
+    nodes, workers = config.section(GkeNodes), config.workers
     if nodes.machine_type in ONE_NODE_ONLY and workers.count + workers.spares > 1:
         yield (
             f"workers.count: {workers.count + workers.spares} workers on {nodes.machine_type}, whose nodes would "
@@ -51,7 +52,7 @@ def _system_pool(config: StackConfig) -> Iterator[str]:
 
 
 def _disks(config: StackConfig) -> Iterator[str]:
-    machine, nodes = config.machine, config.section(NodesConfig)
+    machine, nodes = config.machine, config.section(GkeNodes)
     if nodes.disk_type not in machine.boot_disks:
         yield (
             f"nodes.diskType: {nodes.disk_type} cannot be attached to {machine.name}; "
@@ -63,12 +64,12 @@ def _disks(config: StackConfig) -> Iterator[str]:
 
 
 def _threads(config: StackConfig) -> Iterator[str]:
-    if config.section(NodesConfig).threads_per_core and not config.machine.threads_selectable:
+    if config.section(GkeNodes).threads_per_core and not config.machine.threads_selectable:
         yield f"nodes.threadsPerCore: {config.machine.name} has a fixed number of threads per core; remove it"
 
 
 def _placement(config: StackConfig) -> Iterator[str]:
-    nodes = config.section(NodesConfig)
+    nodes = config.section(GkeNodes)
     if not nodes.compact_placement:
         return
     if nodes.consumption in ("queued", "flex_start"):
@@ -81,7 +82,7 @@ def _placement(config: StackConfig) -> Iterator[str]:
 
 
 def _consumption(config: StackConfig) -> Iterator[str]:
-    nodes = config.section(NodesConfig)
+    nodes = config.section(GkeNodes)
     if nodes.consumption == "reservation" and not nodes.reservation:
         yield (
             "nodes.reservation: missing; consumption reservation needs its name (`gcloud compute reservations list`)"
@@ -107,7 +108,7 @@ def _consumption(config: StackConfig) -> Iterator[str]:
 
 
 def _fallback(config: StackConfig) -> Iterator[str]:
-    nodes = config.section(NodesConfig)
+    nodes = config.section(GkeNodes)
     if nodes.fallback != "none":
         later = ORDER[ORDER.index(nodes.consumption) + 1 :] if nodes.consumption in ORDER else ()
         if config.node_machine is not None and not config.machine.accelerators:
@@ -126,7 +127,7 @@ def _fallback(config: StackConfig) -> Iterator[str]:
 
 
 def _zones(config: StackConfig) -> Iterator[str]:
-    nodes, region = config.section(NodesConfig), config.section(GkeConfig).zone.rsplit("-", 1)[0]
+    nodes, region = config.section(GkeNodes), config.section(GkeConfig).zone.rsplit("-", 1)[0]
     for zone in nodes.zones:
         if not re.fullmatch(rf"{region}-[a-z]", zone):
             here = config.section(GkeConfig).zone
@@ -139,7 +140,7 @@ def _zones(config: StackConfig) -> Iterator[str]:
 
 
 def _driver(config: StackConfig) -> Iterator[str]:
-    nodes = config.section(NodesConfig)
+    nodes = config.section(GkeNodes)
     by_us, chosen = nodes.gpu_driver == "daemonset", "gpu_driver_version" in nodes.model_fields_set
     if by_us and chosen:
         yield "nodes.gpuDriverVersion: only used with nodes.gpuDriver managed; remove it"
@@ -148,35 +149,28 @@ def _driver(config: StackConfig) -> Iterator[str]:
             yield f"nodes.{key}: {config.machine.name} has no accelerator; remove it"
 
 
-def _only_on_aws(config: StackConfig) -> Iterator[str]:
-    nodes = config.section(NodesConfig)
-    for key, used in (("alternatives", nodes.alternatives), ("efa", nodes.efa)):
-        if used:
-            yield f"nodes.{key}: only used with cluster.kind eks; remove it"
+#: Key of `storage` -> the kind of volume that it belongs to.
+OF_VOLUME = {"disk_type": "nfs", "disk": "nfs", "server_image": "nfs", "tier": "filestore"}
 
 
 def _storage(config: StackConfig) -> Iterator[str]:
-    storage = config.storage
-    if storage.access_mode == "ReadWriteOnce":
-        yield "storage.accessMode: the nodes share the volume; allowed: ReadWriteMany, or remove it"
+    storage = config.section(GkeStorage)
+    for key, kind in OF_VOLUME.items():
+        if key in storage.model_fields_set and getattr(storage, key) is not None and storage.kind != kind:
+            yield f"storage.{to_camel(key)}: only used with storage.kind {kind}; set storage.kind, or remove it"
+    limits = FILESTORE_TIERS[storage.tier] if storage.kind == "filestore" else DISK_GIB
+    if not limits[0] <= storage.size_gib <= limits[1]:
+        what = f"filestore tier {storage.tier}" if storage.kind == "filestore" else "nfs, whose disk it is"
+        allowed = f"{limits[0]} to {limits[1]}"
+        yield f"storage.sizeGib: {storage.size_gib} with {what}; allowed: {allowed}"
     if storage.kind == "filestore":
-        smallest, largest = FILESTORE_TIERS[storage.tier]
-        if not smallest <= storage.size_gib <= largest:
-            yield (
-                f"storage.sizeGib: {storage.size_gib} with filestore tier {storage.tier}; "
-                f"allowed: {smallest} to {largest}"
-            )
         if storage.retain:
             yield (
                 "storage.retain: a Filestore instance lives in the stack's network and goes with it; use storage.kind "
                 "nfs to keep the disk, or copy the data out first"
             )
-        if storage.disk:
-            yield "storage.disk: only used with storage.kind nfs; set storage.kind, or remove the disk"
         return
-    smallest, largest = DISK_GIB
-    if not smallest <= storage.size_gib <= largest:
-        yield f"storage.sizeGib: {storage.size_gib} with nfs, whose disk it is; allowed: {smallest} to {largest}"
+    yield from refuse_reference("storage.serverImage", storage.server_image, config.image)
     if storage.disk and not re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", storage.disk):
         yield f"storage.disk: '{storage.disk}' is no name of a disk; `gcloud compute disks list` shows them"
     if storage.disk and storage.retain:
@@ -202,7 +196,6 @@ RULES: tuple[Rule, ...] = (
     _fallback,
     _zones,
     _driver,
-    _only_on_aws,
     _storage,
     _registry,
 )

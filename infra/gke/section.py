@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from infra.config import StackConfig
-from infra.sections import NodesConfig
+from infra.sections import Hours, NodesConfig, StorageConfig
 from trainer.config.section import Section
 
 #: Ways to obtain nodes between which `nodes.fallback` chooses, the cheapest first.
@@ -17,6 +17,8 @@ ORDER = ("spot", "flex_start", "on_demand")
 FLEX_HOURS = 7 * 24
 #: Boot disk of the system pool's nodes.
 SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB = "pd-balanced", 100
+#: Where the environment has a ready token for Google's APIs, and a file of credentials.
+TOKEN, FILE = "GOOGLE_OAUTH_ACCESS_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS"
 #: Key of the label and taint that mark the pools of a compute class; our class's name, which may not begin with `gke`.
 COMPUTE_CLASS, CLASS = "cloud.google.com/compute-class", "trainyard-workers"
 
@@ -44,9 +46,52 @@ class GkeConfig(Section):
         return self.zone.rsplit("-", 1)[0]
 
 
+class GkeNodes(NodesConfig):
+    consumption: Literal["on_demand", "spot", "flex_start", "queued", "reservation"] = "on_demand"
+    """How the nodes are obtained. `on_demand`: now or not at all. `spot`: 40 to 70 % cheaper, but taken back at any
+    time. `flex_start`: when there is capacity, one by one, for 7 days at most. `queued`: like flex_start, but all nodes
+    together. `reservation`: from `nodes.reservation`."""
+    fallback: Literal["none", "flex_start", "on_demand"] = "none"
+    """What to do when no zone has such a machine. `none`: wait, or continue with the workers that are there.
+    `on_demand`: try flex_start for 15 minutes, then add the same machine at full price until its pod ends.
+    `flex_start`: only try that."""
+    zones: tuple[str, ...] = Field(default=(), max_length=8)
+    """Zones of the region that the nodes may come from. Default: `gke.zone`, where all else stays."""
+    reservation: str | None = None
+    """Name of the reservation that the nodes come from, with consumption reservation."""
+    disk_type: Literal["pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced"] = "pd-balanced"
+    """Type of the boot disk."""
+    threads_per_core: Literal[1, 2] | None = None
+    """1 switches hyperthreading off, which halves the CPUs that pods can ask for. Default: the machine type's own."""
+    max_run_hours: Hours | None = None
+    """Remove a node after this time, whatever runs on it: a guard against a forgotten run. The training resumes on a
+    new node; `job.maxHours` ends it."""
+    gpu_driver: Literal["managed", "daemonset"] = "managed"
+    """Who installs the accelerators' driver. `managed`: GKE, at the node's start. `daemonset`: a DaemonSet of the
+    stack."""
+    gpu_driver_version: Literal["DEFAULT", "LATEST"] = "LATEST"
+    """Driver version of the node's image. LATEST, because torch's CUDA libraries need a recent one."""
+
+
+class GkeStorage(StorageConfig):
+    kind: Literal["nfs", "filestore"] = "nfs"
+    """`nfs`: a disk behind an NFS server in the cluster. `filestore`: Google's NFS service."""
+    retain: bool = False
+    """With nfs: the disk stays when the stack is destroyed, and is still billed; `storage.disk` brings it back."""
+    disk: str | None = None
+    """With nfs: name of an existing disk in the zone to use, which is never deleted."""
+    disk_type: Literal["pd-ssd", "pd-balanced", "pd-standard"] = "pd-balanced"
+    """With nfs: type of the disk. pd-ssd costs 70 % more and serves no faster: the NFS server's machine, an
+    e2-standard-4, is the limit with either."""
+    tier: Literal["ZONAL", "BASIC_SSD", "BASIC_HDD"] = "ZONAL"
+    """With filestore: the service tier."""
+    server_image: str | None = None
+    """With nfs and a prebuilt image: the NFS server's image, by digest."""
+
+
 def kinds(config: StackConfig) -> tuple[str, ...]:
     """The ways to obtain the nodes that train, the preferred first."""
-    nodes = config.section(NodesConfig)
+    nodes = config.section(GkeNodes)
     if nodes.fallback == "none" or nodes.consumption not in ORDER:
         return (nodes.consumption,)
     accelerated = config.machine.accelerators > 0
@@ -56,9 +101,9 @@ def kinds(config: StackConfig) -> tuple[str, ...]:
 
 def pool_name(config: StackConfig, kind: str) -> str:
     """Name of the node pool for one of the `kinds`."""
-    return "workers" if kind == config.section(NodesConfig).consumption else f"workers-{kind.replace('_', '-')}"
+    return "workers" if kind == config.section(GkeNodes).consumption else f"workers-{kind.replace('_', '-')}"
 
 
 def zones(config: StackConfig) -> tuple[str, ...]:
     """The zones of the nodes that train."""
-    return config.section(NodesConfig).zones or (config.section(GkeConfig).zone,)
+    return config.section(GkeNodes).zones or (config.section(GkeConfig).zone,)

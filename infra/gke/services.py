@@ -10,9 +10,8 @@ import pulumi_gcp as gcp
 
 from infra.config import StackConfig
 from infra.gke.scope import Scope
-from infra.gke.section import kinds
+from infra.gke.section import GkeNodes, GkeStorage, kinds
 from infra.needs import Feature, features
-from infra.sections import NodesConfig
 
 #: Features of every cluster that a stack makes.
 ALWAYS = (
@@ -30,12 +29,12 @@ ALWAYS = (
 
 def used(config: StackConfig) -> dict[str, Feature]:
     """The features of a configuration, by name."""
-    machine, nodes, ways = config.machine, config.section(NodesConfig), kinds(config)
+    machine, nodes, ways = config.machine, config.section(GkeNodes), kinds(config)
     flexible = bool({"flex_start", "queued"} & set(ways))
     chosen = {
         "registry": config.image.builder != "prebuilt",
         "registry_pull": config.image.builder != "prebuilt",
-        "filestore": config.storage.kind == "filestore",
+        "filestore": config.section(GkeStorage).kind == "filestore",
         "bucket": bool(buckets(config)),
         "spot": "spot" in ways,
         "flex_start": flexible,

@@ -16,6 +16,7 @@ from infra.cluster import ServedDisk, SharedStorage, static_volume
 from infra.config import StackConfig
 from infra.gke.network import NODES, NODES_TO_OWN_PODS, Network
 from infra.gke.scope import Scope
+from infra.gke.section import GkeStorage
 from infra.scope import LONG
 
 #: Name of the file share of a Filestore instance, and so its path.
@@ -32,13 +33,13 @@ class Storage:
 
 
 def build(config: StackConfig, scope: Scope, network: Network, after: list[pulumi.Resource]) -> Storage:
-    if config.storage.kind == "filestore":
+    if config.section(GkeStorage).kind == "filestore":
         return Storage(_filestore(config, scope, network, after), [])
     return _served_disk(config, scope, after)
 
 
 def _served_disk(config: StackConfig, scope: Scope, after: list[pulumi.Resource]) -> Storage:
-    storage = config.storage
+    storage = config.section(GkeStorage)
     made: list[pulumi.Resource] = []
     handle: pulumi.Input[str] = f"projects/{scope.project}/zones/{scope.zone}/disks/{storage.disk}"
     if not storage.disk:
@@ -69,7 +70,7 @@ def _served_disk(config: StackConfig, scope: Scope, after: list[pulumi.Resource]
 
 
 def _filestore(config: StackConfig, scope: Scope, network: Network, after: list[pulumi.Resource]) -> SharedStorage:
-    storage = config.storage
+    storage = config.section(GkeStorage)
     instance = gcp.filestore.Instance(
         "data",
         name=f"{scope.name}-data",

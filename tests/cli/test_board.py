@@ -2,61 +2,52 @@
 
 from __future__ import annotations
 
+import re
 import socket
-import threading
-import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli import board, reach
+from cli.target import Target
 from review.recording import Recording, record
 from tests.infra.recorded import changed
 from workloads.layout import VOLUME_ACCESS
 
 
-class Hello(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "200000")
-        self.end_headers()
-        self.wfile.write(b"x" * 200_000)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-def test_each_connection_of_the_browser_is_forwarded_and_one_that_fails_is_told() -> None:
-    behind = ThreadingHTTPServer(("127.0.0.1", 0), Hello)
-    threading.Thread(target=behind.serve_forever, daemon=True).start()
-    working, failures = [True], []
-
-    def there() -> socket.socket:
-        if not working[0]:
-            raise ConnectionError("pod tensorboard-1: is going")
-        return socket.create_connection(("127.0.0.1", behind.server_port))
-
-    with board.listener(16006) as listening:
-        threading.Thread(target=reach.relay, args=(listening, there, failures.append), daemon=True).start()
-        address = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        for _ in range(5):
-            with urllib.request.urlopen(address, timeout=20) as answer:
-                assert len(answer.read()) == 200_000
-        working[0] = False
-        with pytest.raises(OSError, match=r"closed connection|reset"):
-            urllib.request.urlopen(address, timeout=20).read()
-    behind.shutdown()
-    assert [str(error) for error in failures] == ["pod tensorboard-1: is going"]
+def test_a_forward_that_breaks_is_told_and_goes_on_with_the_next_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes, pods = tmp_path / "notes", iter(["tensorboard-1", "tensorboard-2", "tensorboard-3"])
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(
+        f'#!/bin/sh\necho "$@" >> {notes}\n[ $(wc -l < {notes}) = 3 ] && kill -INT $PPID && sleep 9\n'
+        "echo error: lost connection to pod >&2; exit 1\n"
+    )
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(board, "PAUSE", 0)
+    monkeypatch.setattr(board, "connect", lambda *_: None)
+    monkeypatch.setattr(board, "target_of", lambda stack: Target("here", "space", "job", None, {}, kubeconfig="/k"))
+    monkeypatch.setattr(board, "ready_pod", lambda *_: next(pods))
+    board.board("x", port=16006, no_browser=True)
+    shown = capsys.readouterr()
+    (port,) = re.findall(r"http://localhost:(\d+); Ctrl-C ends it", shown.out)
+    assert shown.err == "error: lost connection to pod; reload the page\n" * 2
+    assert notes.read_text().splitlines() == [
+        f"--kubeconfig=/k --context=here --namespace=space port-forward --address=127.0.0.1 pod/tensorboard-{at} "
+        f"{port}:6006"
+        for at in (1, 2, 3)
+    ]
 
 
 def test_a_port_that_is_taken_gives_the_next_one() -> None:
-    with board.listener(17006) as first:
-        port = first.getsockname()[1]
-        with board.listener(port) as second:
-            assert second.getsockname()[1] > port
+    port = board.free_port(17006)
+    with socket.create_server(("127.0.0.1", port)):
+        assert board.free_port(port) > port
         with pytest.raises(OSError, match=f"--port {port}: taken"):
-            board.listener(port, tries=1)
+            board.free_port(port, tries=1)
 
 
 def pod_on_the_volume(stack: Recording) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cli import CommandError
-from cli.__main__ import COMMANDS, GROUPS, main
+from cli.__main__ import COMMANDS, GROUPS, load, main
 from infra.stackfiles import ROOT
 
 #: Packages that take up to a second to import.
@@ -46,41 +47,99 @@ def test_the_list_needs_no_slow_package() -> None:
     assert not {name.partition(".")[0] for name in done.stderr.split()} & set(SLOW)
 
 
-@pytest.mark.parametrize("arguments", [["cost", "local"], ["cost", "--stack", "local"], ["cost", "--stack=local"]])
-def test_a_stack_is_an_argument_or_an_option(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 0
-    assert capsys.readouterr().out.startswith("Stack local uses an existing cluster")
+#: Command -> the rest of its line, for all that are about a stack.
+OF_A_STACK = {
+    **dict.fromkeys(("doctor", "cost", "prove", "snapshot", "policy", "graph", "docker-login"), ()),
+    **dict.fromkeys(("follow", "status", "logs", "stop", "resume", "board", "fetch"), ()),
+    "upload": ("here",),
+    "evaluate": ("--tasks", "x"),
+}
+FILES = ("doctor", "cost", "prove", "snapshot", "policy", "graph", "docker-login")
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["doctor", "cost", "prove", "snapshot", "policy", "graph", "docker-login"],
-)
-@pytest.mark.parametrize("spelling", [["nowhere"], ["--stack", "nowhere"]], ids=" ".join)
-def test_every_command_that_reads_a_stacks_file_takes_both_spellings(
-    command: str, spelling: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*command.split(), *spelling]) == 2
-    assert "no stack 'nowhere'" in capsys.readouterr().err
+@pytest.fixture
+def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A `pulumi` that has selected a stack ("": none), and knows no other."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("cli.target.is_local", lambda stack: False)
+
+    def write(selected: str) -> None:
+        named = f"echo {selected}" if selected else "echo error: no stack selected >&2; exit 1"
+        other = "echo error: no stack named x found >&2; exit 1"
+        (tmp_path / "pulumi").write_text(f'#!/bin/sh\n[ "$2" = --show-name ] && {{ {named}; exit; }}\n{other}\n')
+        (tmp_path / "pulumi").chmod(0o755)
+
+    return write
 
 
-@pytest.mark.parametrize("command", ["follow", "status", "logs", "board", "fetch", "upload here", "evaluate --tasks x"])
-@pytest.mark.parametrize("spelling", [["gone"], ["--stack", "gone"]], ids=" ".join)
-def test_every_command_that_asks_a_cluster_takes_both_spellings(
-    command: str, spelling: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def asked_of(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *more: str) -> list[str]:
+    """The stacks that a command asks for, whose file or state is not there."""
     asked: list[str] = []
 
-    def target_of(stack: str) -> None:
+    def note(stack: str) -> str:
         asked.append(stack)
         raise CommandError("asked")
 
-    (tmp_path / "here").mkdir()
+    (tmp_path / "here").mkdir(exist_ok=True)
     (tmp_path / "here" / "file").touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(f"cli.{command.split()[0]}.target_of", target_of)
-    assert main([*command.split(), *spelling]) == 1
-    assert asked == ["gone"]
+    if command in FILES:
+        monkeypatch.setattr("cli.target.known", note)
+    else:
+        module = COMMANDS[command].partition(":")[0]
+        monkeypatch.setattr(f"{module}.target_of", note)
+    assert main([command, *OF_A_STACK[command], *more]) == 1
+    return asked
+
+
+def test_all_commands_about_a_stack_are_tried() -> None:
+    for name in {*COMMANDS} - {*OF_A_STACK, "local"}:
+        assert "--stack" not in [option for each in load(name).params for option in each.opts], name
+
+
+@pytest.mark.parametrize("command", OF_A_STACK)
+@pytest.mark.parametrize("given", [["--stack", "gone"], ["--stack=gone"]], ids=" ".join)
+def test_a_stack_is_named_in_one_way(
+    command: str, given: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert asked_of(command, monkeypatch, tmp_path, *given) == ["gone"]
+
+
+@pytest.mark.parametrize("command", {*OF_A_STACK} - {"upload"})
+def test_no_command_takes_a_stack_as_an_argument(
+    command: str, pulumi: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pulumi("local")
+    assert main([command, *OF_A_STACK[command], "gcp-c3"]) == 2
+    assert "unexpected extra argument(s) (gcp-c3)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", {*OF_A_STACK} - {"snapshot", "policy"})
+def test_without_a_name_it_is_the_stack_that_pulumi_has_selected(
+    command: str, pulumi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pulumi("acme/chosen")
+    assert asked_of(command, monkeypatch, tmp_path) == ["chosen"]
+
+
+@pytest.mark.parametrize("command", ["cost", "status", "evaluate"])
+@pytest.mark.parametrize("there", [True, False])
+def test_with_none_selected_it_is_the_local_one_else_a_line_lists_the_stacks(
+    command: str,
+    there: bool,
+    pulumi: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pulumi("")
+    if there:
+        monkeypatch.setattr("cli.target.is_local", lambda stack: stack == "local")
+        assert asked_of(command, monkeypatch, tmp_path) == ["local"]
+    else:
+        assert main([command, *OF_A_STACK[command]]) == 2
+        said = "error: no stack is selected; give --stack NAME; there are: aws-g4dn, "
+        assert capsys.readouterr().err.startswith(said)
 
 
 def test_the_version_names_the_commit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,9 +151,7 @@ def test_the_version_names_the_commit(capsys: pytest.CaptureFixture[str]) -> Non
     ("arguments", "said"),
     [
         (["foltow"], "No such command 'foltow'. Did you mean 'follow'?"),
-        (["cost"], "Missing argument 'STACK'; there are: aws-g4dn, "),
-        (["cost", "local", "--stack", "local"], "STACK: given twice, local and --stack local; give one"),
-        (["cost", "nowhere"], "no stack 'nowhere'; there are: aws-g4dn, "),
+        (["cost", "--stack", "nowhere"], "no stack 'nowhere'; there are: aws-g4dn, "),
         (["status", "--nothing"], "No such option: --nothing"),
         (["local", "nothing"], "No such command 'nothing'."),
         (["board", "--port", "99999"], "Invalid value for '--port': Input should be less than or equal to 65535"),
@@ -134,7 +191,7 @@ def test_a_file_that_pulumi_stack_init_wrote_is_told_in_a_line(
 ) -> None:
     monkeypatch.setattr("infra.stackfiles.ROOT", tmp_path)
     (tmp_path / "Pulumi.mine.yaml").write_text("encryptionsalt: v1:x\n")
-    assert main([command, "mine"]) in (1, 2)
+    assert main([command, "--stack", "mine"]) in (1, 2)
     shown = capsys.readouterr()
     assert "Pulumi.mine.yaml: has no config; copy a stack file: cp Pulumi.local.yaml" in shown.out + shown.err
 
@@ -145,7 +202,7 @@ def test_a_stack_file_with_a_mistake_is_told_by_its_key(
 ) -> None:
     monkeypatch.setattr("infra.stackfiles.ROOT", tmp_path)
     (tmp_path / "Pulumi.mine.yaml").write_text("config: {trainyard:workers: {count: 0}}\n")
-    assert main([command, "mine"]) == 2
+    assert main([command, "--stack", "mine"]) == 2
     assert "workers.count: " in capsys.readouterr().err
 
 
@@ -156,7 +213,7 @@ def test_a_command_without_its_packages_says_how_to_install_them() -> None:
     assert (done.returncode, done.stderr) == (1, said)
 
 
-@pytest.mark.parametrize("command", ["follow gcp-c3", "prove gcp-c3"])
+@pytest.mark.parametrize("command", ["follow --stack gcp-c3", "prove --stack gcp-c3"])
 def test_a_missing_pulumi_is_told_in_a_line(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

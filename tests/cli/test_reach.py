@@ -1,9 +1,8 @@
-"""Port forwards and pods of the commands: a normal end prints no traceback, a failure prints one line."""
+"""Pods of the commands: a failure prints one line."""
 
 from __future__ import annotations
 
 import json
-import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,22 +13,6 @@ import pytest
 from kubernetes import client
 
 from cli import CommandError, reach
-
-
-@pytest.mark.parametrize(
-    ("name", "error", "told"),
-    [
-        ("Kubernetes port forward proxy: 8700", ssl.SSLEOFError("EOF occurred"), 0),
-        ("Kubernetes port forward proxy: 8700", ValueError("ours"), 1),
-        ("another", ConnectionResetError("reset"), 1),
-    ],
-)
-def test_the_end_of_a_port_forward_is_no_traceback(name: str, error: Exception, told: int) -> None:
-    seen: list[object] = []
-    failed = threading.ExceptHookArgs((type(error), error, None, threading.Thread(name=name)))
-    reach._hook(failed, seen.append)
-    assert len(seen) == told
-
 
 #: What an API server answers where nothing is wrong, by step.
 ANSWERS: dict[str, Any] = {

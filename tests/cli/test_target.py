@@ -99,7 +99,7 @@ def test_a_stack_that_is_not_there_is_said_with_the_command_that_makes_it(
 
 
 def test_a_stack_without_a_file_is_said_with_those_that_have_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cost", "nine"]) == 2
+    assert main(["cost", "--stack", "nine"]) == 2
     assert re.search(r"no stack 'nine'; there are: aws-.*, local; to make it: cp Pulumi", capsys.readouterr().err)
 
 
@@ -140,5 +140,5 @@ def test_the_doctor_sees_a_local_stack_with_the_local_environment(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state.touch()
-    main(["doctor", "local"])
+    main(["doctor", "--stack", "local"])
     assert "state: kept at file:///here" in capsys.readouterr().out

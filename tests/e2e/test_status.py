@@ -86,7 +86,7 @@ def test_logs_finds_the_pod_of_rank_zero(
     target: Target, node: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     monkeypatch.setattr(logs, "target_of", lambda stack: target)
-    assert main(["logs", "--kubeconfig", str(node)]) == 0
+    assert main(["logs", "--stack", "local", "--kubeconfig", str(node)]) == 0
     assert b"rank=0" in capfdbinary.readouterr().out
-    assert main(["logs", "--kubeconfig", str(node), "--pod", "9"]) == 1
+    assert main(["logs", "--stack", "local", "--kubeconfig", str(node), "--pod", "9"]) == 1
     assert b"no pod 9 has started; there are: 0, 1" in capfdbinary.readouterr().err

@@ -46,7 +46,7 @@ def variants(
     """
     changes: list[dict[str, Any]] = [{}, *more]
     for section in sections:
-        for name, field in clouds.sections()[section].model_fields.items():
+        for name, field in clouds.sections(kind)[section].model_fields.items():
             for value in _few(field.annotation):
                 change = {section: {field.alias or name: value}}
                 for other, beside in together.get((section, name, value), {}).items():

@@ -14,7 +14,7 @@ from infra.config import ConfigError, StackConfig
 from infra.parse import parse
 from review.recording import record
 from tests.infra.aks.rules import RULES, bill, machines
-from tests.infra.aks.section import AksConfig
+from tests.infra.aks.section import AksConfig, AksNodes, AksStorage
 
 A100 = "Standard_NC24ads_A100_v4"
 VALUES: dict[str, Any] = {
@@ -38,7 +38,8 @@ def aks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         section=AksConfig,
         rules=RULES,
         workers=machines,
-        storage=("azureFiles",),
+        nodes=AksNodes,
+        storage=AksStorage,
         cluster=cluster,
         bill=bill,
         doctor=lambda config, stack: iter(()),
@@ -79,7 +80,7 @@ def test_every_mistake_is_told_at_once() -> None:
     ]
     with pytest.raises(ConfigError, match=r"'azure' is not known; allowed: existing, gke, eks, aks$"):
         parse({"cluster": {"kind": "azure"}}, "test")
-    with pytest.raises(ConfigError, match=r"storage.kind: efs needs cluster.kind eks; allowed here: azureFiles"):
+    with pytest.raises(ConfigError, match=r"storage.kind: 'efs' is not known; allowed: 'azureFiles'"):
         parse({**VALUES, "storage": {"kind": "efs"}}, "test")
 
 

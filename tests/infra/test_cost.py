@@ -149,14 +149,14 @@ def _is_on_the_bill(pool: Recorded, estimate: Estimate) -> None:
 
 
 def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cost", "gcp-a100", "--hours", "10"]) == 0
+    assert main(["cost", "--stack", "gcp-a100", "--hours", "10"]) == 0
     shown = capsys.readouterr().out
     assert "2 x a2-highgpu-8g, workers, on demand" in shown
     assert "10 hours at full size" in shown
     assert prices.DATE in shown
-    assert main(["cost", "local"]) == 0
+    assert main(["cost", "--stack", "local"]) == 0
     assert "uses an existing cluster" in capsys.readouterr().out
-    assert main(["cost", "nowhere"]) == 2
+    assert main(["cost", "--stack", "nowhere"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,7 @@ def test_the_command_ends_with_1_and_never_shows_the_token(
     cloud: Cloud, machine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (machine / "gke-gcloud-auth-plugin").unlink()
-    assert main(["doctor", "gcp-a100"]) == 1
+    assert main(["doctor", "--stack", "gcp-a100"]) == 1
     shown = capsys.readouterr().out
     assert "✗ gke-gcloud-auth-plugin: is not on PATH" in shown
     assert "\n   gcloud components install gke-gcloud-auth-plugin\n" in shown
@@ -252,7 +252,7 @@ def test_the_command_ends_with_0_when_nothing_stands_in_the_way(
         "storage": {"kind": "nfs", "sizeGib": 1000},
     }
     monkeypatch.setattr("cli.doctor.stack_file_values", lambda _: values)
-    assert main(["doctor", "gcp-a100"]) == 0
+    assert main(["doctor", "--stack", "gcp-a100"]) == 0
     assert capsys.readouterr().out.endswith("\nnothing stands in the way\n")
 
 
@@ -273,7 +273,7 @@ def test_problems_of_the_configuration_come_first(
     machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("cli.doctor.stack_file_values", lambda _: {"cluster": {"kind": "moon"}})
-    assert main(["doctor", "gcp-a100"]) == 1
+    assert main(["doctor", "--stack", "gcp-a100"]) == 1
     assert "✗ cluster.kind: 'moon' is not known" in capsys.readouterr().out.splitlines()[1]
 
 
@@ -299,7 +299,7 @@ def test_the_passphrase_of_the_stacks_secrets(
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
     if passphrase is not None:
         monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", passphrase)
-    main(["doctor", "local"])
+    main(["doctor", "--stack", "local"])
     assert f"{level} secrets: " in capsys.readouterr().out
 
 
@@ -330,5 +330,5 @@ def test_a_cloud_s_state_does_not_belong_where_the_local_stack_has_its_own(
 
 
 def test_an_unknown_stack(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "nowhere"]) == 2
+    assert main(["doctor", "--stack", "nowhere"]) == 2
     assert "no stack 'nowhere'" in capsys.readouterr().err

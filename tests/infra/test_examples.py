@@ -21,9 +21,11 @@ KEYS = [key for key, field in keys().items() if _kinds(field.annotation) & {str,
 
 
 def stack_of(key: str) -> str:
-    if key in ("workers.tolerations", "workers.nodeSelector", "workers.runtimeClass", "cluster.dns"):
+    """A stack whose kind of cluster has the key."""
+    if key.startswith("workers.") or key == "cluster.dns":
         return "local"
-    return "aws-smoke" if key.startswith("eks.") else "gcp-c3"
+    kinds = {"gcp-c3": "gke", "aws-smoke": "eks", "local": "existing"}
+    return next(stack for stack, kind in kinds.items() if key in keys(kind))
 
 
 def lines(key: str, value: Any) -> list[str]:

@@ -8,21 +8,20 @@ from typing import Any, get_args
 
 import pytest
 from pydantic import SecretStr
+from pydantic.alias_generators import to_camel
 
-from infra.clouds import keys, sections
+from infra.clouds import keys
 from infra.config import ConfigError
 from infra.parse import parse
 from infra.stackfiles import plain_tokens
 from tests.infra.recorded import changed
-from trainer.config.schema import Config
-from trainer.config.section import _kinds, keys_of
+from trainer.config.section import _kinds
 
 #: Amounts of work, which nothing but patience limits; the trainer's own, by hand also on machines of the future.
-STACK = {key: section for key, section in sections().items() if section is not Config}
 NUMBERS = {
-    f"{name}.{key}": (field, kind)
-    for name, section in STACK.items()
-    for key, field in keys_of(section).items()
+    re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", key): (field, kind)
+    for key, field in keys().items()
+    if not key.startswith("training.")
     for kind in (int, float)
     if kind in (field.annotation, *get_args(field.annotation))
     or any(kind in get_args(inner) for inner in get_args(field.annotation))
@@ -44,6 +43,16 @@ def bounds(field: Any) -> dict[str, float]:
     return found
 
 
+def stack_of(section: str, name: str) -> str:
+    """A stack whose kind of cluster has the key."""
+    kinds = {"gcp-c3": "gke", "aws-smoke": "eks", "local": "existing"}
+    return next(
+        stack
+        for stack, kind in kinds.items()
+        if f"{section}.{to_camel(name)}" in keys(kind) or f"{section}.{name}" in keys(kind)
+    )
+
+
 def problems(values: dict[str, Any]) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parse(values, "test")
@@ -62,7 +71,7 @@ def test_every_number_has_a_limit_at_both_ends_and_the_message_says_it(key: str)
     section, name = key.split(".")
     for bound, limit in found.items():
         step = (1 if kind is int else 0.0005) * (-1 if bound[0] == "g" else 1) * (bound in ("ge", "le"))
-        lines = problems({"cluster": {"context": "x"}, section: {name: limit + step}})
+        lines = problems(changed(stack_of(section, name), **{section: {name: limit + step}}))
         (line,) = [line for line in lines if line.startswith(f"{section}.{name}: ")]
         assert "must be " in line
         assert f" {limit:g}" in line.replace(f"{limit:.0f}", f"{limit:g}")
@@ -133,7 +142,7 @@ def test_text_that_says_nothing_is_refused_in_one_line_unless_nothing_is_a_value
     given: Any = {name: [blank] if listed else blank}
     for part in reversed(inner):
         given = {part: given}
-    stack = "aws-smoke" if section == "eks" else "gcp-c3"
+    stack = stack_of(section, ".".join([*inner, name]))
     if key in NONE_IS_A_VALUE and (not blank or key == "training.evaluation.prompt"):
         with suppress(ConfigError):
             parse(changed(stack, **{section: given}), "test")

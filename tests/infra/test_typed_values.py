@@ -111,7 +111,7 @@ def test_a_date_that_pulumi_rewrote_in_the_file_is_refused_where_text_is_wanted(
         ("dataset.validation_fraction", ".25", 0.25, 0.25),
         ("tensorboard.enabled", "off", "off", False),
         ("tensorboard.enabled", "No", "No", False),
-        ("storage.retain", "false", False, False),
+        ("tensorboard.enabled", "false", False, False),
         ("job.name", "'2026-11-01'", "2026-11-01", "2026-11-01"),
         ("job.name", "8", 8, "8"),
         ("training.metrics.profile", "20:22", "20:22", "20:22"),

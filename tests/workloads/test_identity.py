@@ -17,7 +17,7 @@ from trainer.config.section import Problems
 from trainer.config.sections import Metrics, Run
 from trainer.data.documents import DOCUMENTS
 from workloads.dataset import prepare_arguments, prepare_command
-from workloads.training import chosen_run, new_folders, placed, run_name
+from workloads.training import new_folders, placed, run_name
 
 
 def job_name(training: dict[str, Any], **sections: dict[str, Any]) -> str:
@@ -196,25 +196,6 @@ def test_a_living_stack_is_told_which_folders_it_leaves_and_how_to_keep_them() -
     kept = {**values, "job": {"name": "micro-a28b9923"}, "dataset": {**values["dataset"], "name": "opticks"}}
     assert not list(new_folders(parse(kept, "local"), built))
     assert not list(new_folders(parse(values, "local"), {})), "a first up leaves nothing"
-
-
-@pytest.mark.parametrize("former", ["micro-903d70fc", "micro-95333500"], ids=["2026-11-22", "2026-11-23"])
-def test_a_newer_program_goes_on_in_the_folder_of_a_living_run(former: str) -> None:
-    """The names that earlier versions gave to this training: dataset.textField and .documents came in between."""
-    training = {
-        "steps": 300,
-        "tokensPerStep": 4096,
-        "sequenceLength": 128,
-        "model": {"preset": "micro"},
-        "optimizer": {"learningRate": 0.003, "warmupSteps": 30},
-    }
-    dataset = {"name": "sample-ff2b1c8a", "tokenizer": "train:1024"}
-    values = {**stack_file_values("local"), "training": training, "dataset": dataset}
-    built = {"folder of the run": f"/data/runs/{former}"}
-    assert chosen_run(parse(values, "local"), built) == former
-    assert not list(new_folders(parse(values, "local"), built))
-    other = {**values, "dataset": {**dataset, "documents": "lines"}}
-    assert chosen_run(parse(other, "local"), built) != former
 
 
 def test_the_trainer_accepts_every_argument_that_the_job_gives_it() -> None:

@@ -94,8 +94,11 @@ class Problems:
         self.keys.update(".".join((*path[:-1], name)) for key in close for name in (key, _snake(key)))
 
     def _elsewhere(self, path: tuple[str, ...]) -> list[str]:
-        """Keys and sections of this name in the nearest other sections; none if there are more than three."""
+        """Keys and sections of this name in the nearest other sections; none if there are more than three, or if the
+        key is right for another kind of cluster."""
         here = [*self._prefix, *map(self._spelled, path)]
+        if ".".join(here) in self._all():
+            return []
 
         def shared(key: str) -> int:
             return sum(one == other for one, other in zip(key.split("."), here[:-1], strict=False))

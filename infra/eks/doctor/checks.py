@@ -21,9 +21,8 @@ from infra.eks.doctor import leftovers, machines, quota
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect, own_address
 from infra.eks.machines import regions
 from infra.eks.rules import NOBODY
-from infra.eks.section import EksConfig, versions
+from infra.eks.section import EksConfig, EksNodes, EksStorage, versions
 from infra.needs import features, numbers
-from infra.sections import NodesConfig
 
 LOGIN = "aws sso login   # or: aws configure sso; or: aws configure, with an access key"
 #: How the names of roles begin that IAM Identity Center makes: AWSReservedSSO_PERMISSIONSET_HASH
@@ -31,9 +30,6 @@ LOGIN = "aws sso login   # or: aws configure sso; or: aws configure, with an acc
 SSO_ROLE = "AWSReservedSSO_"
 INSTALL_AWS = "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html"
 INSTALL_KUBECTL = "https://kubernetes.io/docs/tasks/tools/#kubectl"
-#: AWS's parameter with the newest image of the nodes; the node group asks for it by its type AL2023_x86_64_NVIDIA
-#: (docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html).
-IMAGE = "/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/x86_64/nvidia/recommended/image_id"
 #: Days before the end of support at which to warn: an upgrade that is due within a quarter should be planned.
 SUPPORT_DAYS = 90
 
@@ -58,7 +54,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = con
         return
     yield from _zones(amazon, eks)
     yield from _version(amazon, eks, stack)
-    yield from machines.checks(amazon, eks, config.section(NodesConfig))
+    yield from machines.offered(amazon, eks, config.section(EksNodes))
     yield from _file_system(amazon, config, stack)
     yield from quota.checks(amazon, config, stack)
     yield from rights(amazon)
@@ -79,12 +75,6 @@ def _program() -> Iterator[Finding]:
 
 def _identity(amazon: Amazon) -> Iterator[Finding]:
     yield ok("credentials", f"account {amazon.account}, {amazon.identity}")
-    if amazon.identity.endswith(":root"):
-        yield warning(
-            "credentials",
-            "are the root user's, who may do everything and may not read the cluster from a role",
-            "https://docs.aws.amazon.com/IAM/latest/UserGuide/root-user-best-practices.html",
-        )
 
 
 def _region(amazon: Amazon) -> Generator[Finding, None, bool]:
@@ -131,7 +121,7 @@ def _zones(amazon: Amazon, eks: EksConfig) -> Iterator[Finding]:
 
 
 def _version(amazon: Amazon, eks: EksConfig, stack: str) -> Iterator[Finding]:
-    """Whether EKS supports this version, and has an image for its nodes."""
+    """Whether EKS supports this version."""
     subject = f"Kubernetes {eks.version}"
     fix = f"pulumi config set --stack {stack} --path eks.version "
     try:
@@ -145,21 +135,6 @@ def _version(amazon: Amazon, eks: EksConfig, stack: str) -> Iterator[Finding]:
             (name for name, item in offered.items() if item.get("versionStatus") == "STANDARD_SUPPORT"), key=numbers
         )
         yield _supported(subject, offered.get(eks.version), standard, fix)
-    yield from _image(amazon, eks, fix)
-
-
-@or_unchecked("image of the nodes")
-def _image(amazon: Amazon, eks: EksConfig, fix: str) -> Iterator[Finding]:
-    try:
-        image = amazon.ask("ssm", "get_parameter", Name=IMAGE.format(version=eks.version))
-    except NoAnswer as reason:
-        if reason.code != "ParameterNotFound":
-            raise
-        yield problem(
-            "image of the nodes", f"AL2023 with NVIDIA's driver is not there for {eks.version}", f"{fix}VERSION"
-        )
-    else:
-        yield ok("image of the nodes", f"AL2023 with NVIDIA's driver, now {image['Parameter']['Value']}")
 
 
 def _supported(subject: str, found: dict[str, Any] | None, standard: list[str], fix: str) -> Finding:
@@ -184,7 +159,7 @@ def _supported(subject: str, found: dict[str, Any] | None, standard: list[str], 
 @or_unchecked("EFS")
 def _file_system(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
     """Whether EFS answers in the region, or the file system that the stack takes over exists and can be mounted."""
-    given = config.storage.disk
+    given = config.section(EksStorage).disk
     which: dict[str, Any] = {"FileSystemId": given} if given else {}
     try:
         amazon.ask("efs", "describe_file_systems", **which)

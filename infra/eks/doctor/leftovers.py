@@ -12,7 +12,7 @@ from infra.config import StackConfig
 from infra.doctor import prerequisites
 from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked, warning
 from infra.eks.doctor.aws_client import Amazon, NoAnswer
-from infra.eks.section import EksConfig
+from infra.eks.section import EksConfig, EksStorage
 from infra.image import TRAINER
 from infra.stackfiles import is_marked, marks
 
@@ -120,7 +120,7 @@ def _tagged(amazon: Amazon, config: StackConfig, stack: str, made: set[str], *, 
     named = {arn: arn.split(":", 5)[5] for arn in arns}
     found = [name for arn, name in named.items() if not {arn, name.partition("/")[2]} & made]
     systems = [name.removeprefix(FILE_SYSTEM) for name in found if name.startswith(FILE_SYSTEM)]
-    kept = [name for name in systems if name != config.storage.disk]
+    kept = [name for name in systems if name != config.section(EksStorage).disk]
     for name in kept:
         yield warning(
             "file system",

@@ -1,31 +1,16 @@
-"""Checks that machines are available: their types in the zones, and Spot's price and capacity now."""
+"""Checks that the zones offer the machine types."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 
-from infra.doctor.finding import Finding, asked, ok, or_unchecked, problem, unchecked, warning
-from infra.eks import prices
+from infra.doctor.finding import Finding, asked, ok, problem, warning
 from infra.eks.doctor.aws_client import Amazon
 from infra.eks.machines import by_zone, regions
-from infra.eks.section import EksConfig
-from infra.sections import NodesConfig
-from trainer.plain import counted
-
-#: With fewer types than this, AWS's score says only that they are few (EC2 user guide, Spot placement score).
-TYPES_FOR_A_SCORE = 3
-GOOD_SCORE = 5
+from infra.eks.section import EksConfig, EksNodes
 
 
-def checks(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Finding]:
-    yield from offered(amazon, eks, nodes)
-    if nodes.consumption == "spot":
-        yield from spot_price(amazon, eks, nodes)
-        yield from spot_score(amazon, nodes)
-
-
-def offered(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Finding]:
+def offered(amazon: Amazon, eks: EksConfig, nodes: EksNodes) -> Iterator[Finding]:
     """Whether the workers' zones have machines for them, as `pulumi up` chooses, and the home zones the system's."""
     yield from asked("machines of the workers", _workers(amazon, eks, worker_types(nodes)))
     yield from asked(eks.system_machine_type, _system(amazon, eks))
@@ -78,54 +63,6 @@ def _not_offered(name: str, zones: Iterable[str], pairs: set[tuple[str, str]], r
     return f"is not offered by {', '.join(zones)}; in {region} by {elsewhere or 'none at all'}"
 
 
-def worker_types(nodes: NodesConfig) -> tuple[str, ...]:
+def worker_types(nodes: EksNodes) -> tuple[str, ...]:
     """The machine types that the worker groups may have."""
     return (nodes.machine_type, *nodes.alternatives)
-
-
-@or_unchecked("spot price")
-def spot_price(amazon: Amazon, eks: EksConfig, nodes: NodesConfig) -> Iterator[Finding]:
-    """The present price of a Spot machine: the estimate uses that of another day."""
-    name = nodes.machine_type
-    answer = amazon.ask(
-        "ec2",
-        "describe_spot_price_history",
-        InstanceTypes=[name],
-        ProductDescriptions=["Linux/UNIX"],
-        # From now on: only the present price of each zone.
-        StartTime=datetime.now(UTC),
-    )
-    now = {item.get("AvailabilityZoneId", ""): float(item["SpotPrice"]) for item in answer["SpotPriceHistory"]}
-    here = sorted((price, zone) for zone, price in now.items() if zone in eks.zones)
-    if not here:
-        yield unchecked("spot price", f"AWS names none for {name} in the stack's zones")
-        return
-    listed = prices.machine(eks.region, name, spot=True)
-    counted = f"; `trainyard cost` counts {listed:.3f}" if listed is not None else ""
-    zones = ", ".join(f"{price:.3f} in {zone}" for price, zone in here)
-    yield ok("spot price", f"{name} costs {zones} now, USD an hour{counted}")
-
-
-@or_unchecked("spot capacity")
-def spot_score(amazon: Amazon, nodes: NodesConfig) -> Iterator[Finding]:
-    types = worker_types(nodes)
-    if len(types) < TYPES_FOR_A_SCORE:
-        return
-    answer = amazon.ask(
-        "ec2",
-        "get_spot_placement_scores",
-        InstanceTypes=list(types),
-        TargetCapacity=nodes.max,
-        TargetCapacityUnitType="units",
-        RegionNames=[amazon.region],
-    )
-    score = max((item["Score"] for item in answer["SpotPlacementScores"]), default=0)
-    text = f"placement score {score} of 10 for {counted(nodes.max, 'node')} in {amazon.region} now"
-    if score >= GOOD_SCORE:
-        yield ok("spot capacity", text)
-    else:
-        yield warning(
-            "spot capacity",
-            f"{text}; they may not start, or not stay",
-            "pulumi config set --path nodes.consumption on_demand   # or fewer nodes, more types, another region",
-        )

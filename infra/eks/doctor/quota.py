@@ -15,9 +15,8 @@ from infra.config import StackConfig
 from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked
 from infra.eks.doctor.aws_client import Amazon, NoAnswer
 from infra.eks.machines import machines, regions
-from infra.eks.section import EksConfig
+from infra.eks.section import EksConfig, EksNodes
 from infra.needs import load, shown
-from infra.sections import NodesConfig
 from infra.stackfiles import is_marked
 
 
@@ -62,7 +61,7 @@ def _clusters(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
 
 @or_unchecked("quota of machines")
 def _machines(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
-    eks, nodes = config.section(EksConfig), config.section(NodesConfig)
+    eks, nodes = config.section(EksConfig), config.section(EksNodes)
     largest = max((nodes.machine_type, *nodes.alternatives), key=lambda name: machines()[name].vcpus)
     # Capacity rebalancing starts the successor of a Spot machine before it is taken back.
     spot = nodes.consumption == "spot"

@@ -15,10 +15,9 @@ from infra.doctor import images, prerequisites
 from infra.doctor.finding import Finding, asked, ok, or_unchecked, problem, unchecked, warning
 from infra.gke.doctor import credentials, quota
 from infra.gke.doctor.google_client import LOGIN, Google, NoAnswer, connect
-from infra.gke.section import GkeConfig, zones
+from infra.gke.section import GkeConfig, GkeNodes, GkeStorage, zones
 from infra.gke.services import apis, buckets, used
 from infra.needs import numbers
-from infra.sections import NodesConfig
 from infra.stackfiles import is_marked
 
 #: Project of the shipped stack files, until the user sets another.
@@ -183,7 +182,7 @@ def _version(google: Google, config: StackConfig) -> Iterator[Finding]:
 
 def _offered(google: Google, config: StackConfig) -> Iterator[Finding]:
     """Whether the zones offer the machine, disk and accelerator types."""
-    gke, nodes, machine = config.section(GkeConfig), config.section(NodesConfig), config.machine
+    gke, nodes, machine = config.section(GkeConfig), config.section(GkeNodes), config.machine
     wanted = [("machineTypes", gke.system_machine_type, "machine-types", gke.zone)]
     for zone in zones(config):
         wanted += [("machineTypes", nodes.machine_type, "machine-types", zone)]
@@ -243,7 +242,7 @@ def _names(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]
     for what, found in taken.items():
         if what in own:
             continue
-        if what == "disk" and config.storage.kind != "filestore" and not config.storage.disk:
+        if what == "disk" and config.section(GkeStorage).kind != "filestore" and not config.section(GkeStorage).disk:
             yield problem(
                 "disk",
                 f"{name}-data exists ({found.get('sizeGb', '?')} GB): the one that an earlier stack kept?",

@@ -11,10 +11,9 @@ from infra.config import StackConfig
 from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked
 from infra.gke.doctor.google_client import Google, NoAnswer
 from infra.gke.machines import machines, system
-from infra.gke.section import FLEX_HOURS, SYSTEM_DISK_GIB, SYSTEM_DISK_TYPE, GkeConfig, kinds
+from infra.gke.section import FLEX_HOURS, SYSTEM_DISK_GIB, SYSTEM_DISK_TYPE, GkeConfig, GkeNodes, GkeStorage, kinds
 from infra.machine import Machine
 from infra.needs import features, load
-from infra.sections import NodesConfig
 from infra.stackfiles import is_marked
 
 #: Series -> the quota that its CPUs count against; None: only the machine's accelerators are limited.
@@ -31,7 +30,7 @@ Limits = dict[str, tuple[float, float]]
 
 @or_unchecked("quota")
 def checks(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]:
-    gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
+    gke, nodes = config.section(GkeConfig), config.section(GkeNodes)
     regional = _limits(google.get("compute", f"projects/{gke.project}/regions/{gke.region}"))
     overall = _limits(google.get("compute", f"projects/{gke.project}"))
     if nodes.consumption == "reservation":
@@ -44,17 +43,18 @@ def checks(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]
     for metric, amount in _at_full_size(config, regional).items():
         limits, region = (overall, "") if metric in OF_THE_PROJECT else (regional, gke.region)
         yield _enough(metric, amount, own[metric], limits, region, gke.project)
-    if config.storage.kind == "filestore":
+    storage = config.section(GkeStorage)
+    if storage.kind == "filestore":
         yield unchecked(
             "quota of Filestore",
-            f"is not among Compute Engine's; {config.storage.size_gib} GiB {config.storage.tier} are needed",
+            f"is not among Compute Engine's; {storage.size_gib} GiB {storage.tier} are needed",
             f"https://console.cloud.google.com/iam-admin/quotas?service=file.googleapis.com&project={gke.project}",
         )
 
 
 def _at_full_size(config: StackConfig, limits: Limits) -> Counter[str]:
     """Quota -> what the stack takes of it."""
-    gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
+    gke, nodes = config.section(GkeConfig), config.section(GkeNodes)
     workers: Counter[str] = Counter()
     for kind in kinds(config):  # Any of these pools may get all nodes.
         workers |= _taken(config, config.machine, kind, nodes.max, limits)
@@ -64,7 +64,7 @@ def _at_full_size(config: StackConfig, limits: Limits) -> Counter[str]:
 
 def _own(google: Google, config: StackConfig, stack: str, limits: Limits) -> Counter[str]:
     """Quota -> what the stack takes of it by now; empty where its cluster is not up."""
-    gke, nodes = config.section(GkeConfig), config.section(NodesConfig)
+    gke, nodes = config.section(GkeConfig), config.section(GkeNodes)
     try:
         cluster = google.get("container", f"projects/{gke.project}/locations/{gke.zone}/clusters/{config.name}")
     except NoAnswer as reason:
@@ -88,7 +88,7 @@ def _own(google: Google, config: StackConfig, stack: str, limits: Limits) -> Cou
 
 def _taken(config: StackConfig, machine: Machine, kind: str, count: int, limits: Limits) -> Counter[str]:
     """Quota -> what nodes take of it that are had in one way; those of a reservation, only their boot disks."""
-    nodes = config.section(NodesConfig)
+    nodes = config.section(GkeNodes)
     disk, gib = (SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB) if machine.system else (nodes.disk_type, nodes.disk_gib)
     taken = _disk(disk, gib)
     if kind != "reservation":
@@ -105,7 +105,7 @@ def _taken(config: StackConfig, machine: Machine, kind: str, count: int, limits:
     return Counter({metric: count * amount for metric, amount in taken.items()})
 
 
-def _prefixes(nodes: NodesConfig, kind: str) -> list[str]:
+def _prefixes(nodes: GkeNodes, kind: str) -> list[str]:
     """Beginnings of the quotas that nodes of one kind may take from (needs.yaml)."""
     if kind in ("flex_start", "queued"):
         return ["PREEMPTIBLE_"]
@@ -121,8 +121,8 @@ def _granted(metrics: list[str], limits: Limits) -> str:
 def _without_nodes(config: StackConfig) -> Counter[str]:
     """Quota -> what the network and the shared volume take of it."""
     fixed = Counter({"IN_USE_ADDRESSES": 1, "NETWORKS": 1, "ROUTERS": 1})
-    if config.storage.kind != "filestore" and not config.storage.disk:
-        fixed += _disk(config.storage.disk_type, config.storage.size_gib)
+    if config.section(GkeStorage).kind != "filestore" and not config.section(GkeStorage).disk:
+        fixed += _disk(config.section(GkeStorage).disk_type, config.section(GkeStorage).size_gib)
     return fixed
 
 

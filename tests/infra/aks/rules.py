@@ -27,12 +27,7 @@ def _location(config: StackConfig) -> Iterator[str]:
         yield f"aks.location: '{location}' is not a location; give one such as westeurope"
 
 
-def _adapter(config: StackConfig) -> Iterator[str]:
-    if config.section(NodesConfig).efa:
-        yield "nodes.efa: only used with cluster.kind eks; remove it"
-
-
-RULES = (_location, _adapter)
+RULES = (_location,)
 
 
 def bill(config: StackConfig, images_gib: int) -> Estimate:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from infra.sections import Section
+from typing import Literal
+
+from infra.sections import NodesConfig, Section, StorageConfig
 
 
 class AksConfig(Section):
@@ -10,3 +12,13 @@ class AksConfig(Section):
     """Where on Azure the cluster is."""
     system_machine_type: str = "Standard_D4s_v5"
     """Machine type of the nodes for etcd and the cluster's own pods."""
+
+
+class AksNodes(NodesConfig):
+    consumption: Literal["on_demand", "spot"] = "on_demand"
+    """`on_demand`: now or not at all. `spot`: cheaper, but taken back at any time."""
+
+
+class AksStorage(StorageConfig):
+    kind: Literal["azureFiles"] = "azureFiles"
+    """`azureFiles`: Azure's NFS service."""

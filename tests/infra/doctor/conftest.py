@@ -1,7 +1,6 @@
 """An emulated AWS for the doctor's tests.
 
-moto's server stands in for AWS. Answers that it lacks (versions of EKS, quotas, the simulation of rights, parameters of
-AWS's own, Spot prices and scores) are given on the wire, so that the SDK parses them as it parses AWS.
+moto's server stands in for AWS. Answers that it lacks (versions of EKS, quotas, the simulation of rights, and others) are given on the wire, so that the SDK parses them as it parses AWS.
 """
 
 from __future__ import annotations
@@ -74,8 +73,6 @@ class Cloud:
         """Operations of the XML services that the caller may not use."""
         self.simulated: str | None = None
         self.image = True
-        self.score = 8
-        self.spot = {"use1-az1": "0.200000"}
 
     def session(self) -> boto3.Session:
         core = botocore.session.Session()
@@ -86,13 +83,10 @@ class Cloud:
             ("service-quotas", "GetServiceQuota", self._quota),
             ("service-quotas", "GetAWSDefaultServiceQuota", self._default),
             ("eks", "DescribeClusterVersions", self._versions),
-            ("ssm", "GetParameter", self._parameter),
             ("iam", "SimulatePrincipalPolicy", self._simulate),
-            ("ec2", "GetSpotPlacementScores", self._score),
-            ("ec2", "DescribeSpotPriceHistory", self._prices),
         ):
             made.events.register_last(f"before-send.{service}.{operation}", answer)
-        for operation in ("ec2.DescribeInstances", "ec2.GetSpotPlacementScores", "iam.SimulatePrincipalPolicy"):
+        for operation in ("ec2.DescribeInstances", "iam.SimulatePrincipalPolicy"):
             made.events.register_first(f"before-send.{operation}", self._refuse)
         return made
 
@@ -122,13 +116,6 @@ class Cloud:
         ]
         return _answer(request, {"clusterVersions": found})
 
-    def _parameter(self, request: Any, **_: Any) -> AWSResponse:
-        name = json.loads(request.body)["Name"]
-        assert name.endswith("/amazon-linux-2023/x86_64/nvidia/recommended/image_id")
-        if not self.image:
-            return _answer(request, {"__type": "ParameterNotFound", "message": "none"}, 400)
-        return _answer(request, {"Parameter": {"Name": name, "Value": "ami-0123456789"}})
-
     def _simulate(self, request: Any, **_: Any) -> AWSResponse:
         body = request.body.decode() if isinstance(request.body, bytes) else request.body
         pairs = parse_qsl(body)
@@ -142,19 +129,6 @@ class Cloud:
         result = f"<EvaluationResults>{results}</EvaluationResults>"
         result = f"<SimulatePrincipalPolicyResult>{result}</SimulatePrincipalPolicyResult>"
         return _xml(request, f"<SimulatePrincipalPolicyResponse>{result}</SimulatePrincipalPolicyResponse>")
-
-    def _score(self, request: Any, **_: Any) -> AWSResponse:
-        item = f"<item><region>{REGION}</region><score>{self.score}</score></item>"
-        body = f"<spotPlacementScoreSet>{item}</spotPlacementScoreSet>"
-        return _xml(request, f"<GetSpotPlacementScoresResponse>{body}</GetSpotPlacementScoresResponse>")
-
-    def _prices(self, request: Any, **_: Any) -> AWSResponse:
-        items = "".join(
-            f"<item><availabilityZoneId>{zone}</availabilityZoneId><spotPrice>{price}</spotPrice></item>"
-            for zone, price in self.spot.items()
-        )
-        body = f"<spotPriceHistorySet>{items}</spotPriceHistorySet>"
-        return _xml(request, f"<DescribeSpotPriceHistoryResponse>{body}</DescribeSpotPriceHistoryResponse>")
 
 
 def _answer(request: Any, content: dict[str, Any], status: int = 200) -> AWSResponse:
