@@ -1,6 +1,7 @@
 """An emulated AWS for the doctor's tests.
 
-moto's server stands in for AWS. Answers that it lacks (versions of EKS, quotas, the simulation of rights, and others) are given on the wire, so that the SDK parses them as it parses AWS.
+moto's server stands in for AWS. Answers that it lacks (versions of EKS, quotas, the simulation of rights, and others)
+are given on the wire, so that the SDK parses them as it parses AWS.
 """
 
 from __future__ import annotations
