@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 
+from tests.trainer import processes
 from trainer import prepare
 from trainer.data import documents, shards
 
 
 def prepare_in_pieces(arguments: list[str], size: int, die_after: int | None = None) -> int:
     """The exit code with pieces of `size` bytes. 9: it died before its shards of part `die_after` were recorded."""
-    child = multiprocessing.get_context("fork").Process(target=_prepare, args=(arguments, size, die_after))
+    # Not a fork of this process, whose tokenizers may hold locks.
+    child = processes.context().Process(target=_prepare, args=(arguments, size, die_after))
     child.start()
     child.join()
     assert child.exitcode is not None
