@@ -20,7 +20,7 @@ from torch import nn
 
 from trainer import files
 from trainer.config.schema import Config
-from trainer.config.values import shown
+from trainer.config.values import shown, typed
 from trainer.contract import FETCHED
 from trainer.errors import UserError, one_line
 from trainer.files import read_json, require_regular, write_json
@@ -186,7 +186,7 @@ def _settings(folder: Path) -> Any:
         raise UserError(f"{folder}: is an adapter of type {shown(found.get('peft_type'))}; only LORA is read")
     init = found.get("init_lora_weights", True)
     other = [key for key, value in found.items() if key not in USED | ABOUT and value and value != plain.get(key)]
-    other += [] if init in (True, False, None, "gaussian", "orthogonal") else [f"init_lora_weights={shown(init)}"]
+    other += [] if init in (True, False, None, "gaussian", "orthogonal") else [f"init_lora_weights={typed(init)}"]
     if other:
         raise UserError(f"{folder}: {', '.join(sorted(other))} of its {CONFIG} is not read; give a plain LoRA")
     try:
