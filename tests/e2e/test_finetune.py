@@ -123,9 +123,7 @@ def test_four_keys_fine_tune_a_model_of_ones_own_and_a_killed_pod_costs_nothing(
         assert there.journal.step < STEPS - 20, "it was killed on the way"
         succeed(stack, "follow")
         assert read(there.run / DONE)["step"] == STEPS
-        assert read(there.run / STATUS)["round"] != before, (
-            "those who were left made a round of their own"
-        )
+        assert read(there.run / STATUS)["round"] != before, "those who were left made a round of their own"
         index = json.loads(next(paths.STORAGE.glob(f"datasets/{NAME}-*[0-9a-f]/index.json")).read_text())
         assert index["documents"] == 25 * len(COLOURS)
 
