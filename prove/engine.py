@@ -103,22 +103,14 @@ class Subject(Protocol):
     def save(self) -> None: ...
 
 
-class Screen(Protocol):
-    """Shows each step."""
-
-    def begin(self, step: Step) -> None: ...
-
-    def end(self, step: Step, result: Result) -> None: ...
-
-
 def check_limit(state: State, limit_usd: float) -> None:
     """Raises OverLimit."""
     if state.spent() > limit_usd:
         raise OverLimit(f"--limit-usd {limit_usd:g} is reached: up to {state.spent():.2f} USD are spent")
 
 
-def play(steps: Sequence[Step], subject: Subject, screen: Screen, keep: bool = False) -> bool:
-    """Play the steps that have not passed yet; True when nothing failed.
+def play(steps: Sequence[Step], subject: Subject, screen: Any, keep: bool = False) -> bool:
+    """Play the steps that have not passed yet; True when nothing failed. `screen` (report.Screen) shows each.
 
     KeyboardInterrupt passes through: the state says how far the run came.
     """
@@ -138,7 +130,7 @@ def play(steps: Sequence[Step], subject: Subject, screen: Screen, keep: bool = F
     return not state.ended_by and all(result.verdict != "failed" for result in state.results.values())
 
 
-def _play(step: Step, subject: Subject, screen: Screen) -> None:
+def _play(step: Step, subject: Subject, screen: Any) -> None:
     state, clock = subject.state, time.monotonic()
     result = Result("failed", "interrupted", begun=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
     state.results[step.name] = result
