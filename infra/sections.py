@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
@@ -105,8 +105,8 @@ class NodesConfig(Section):
     max: int = Field(default=2, ge=1, le=1000)
     """Maximum number of nodes that train. At rest there are none: the autoscaler adds them for the Job and removes them
     after it."""
-    consumption: str = "on_demand"
-    fallback: str = "none"
+    consumption: Any = "on_demand"  # each cloud has its own choices of these two
+    fallback: Any = "none"
     compact_placement: bool = False
     """Place the nodes close to each other: lower latency between them, but harder to get."""
     disk_gib: int = Field(default=200, ge=50, le=65_536)
@@ -152,7 +152,7 @@ class WorkersConfig(Section):
 class StorageConfig(Section):
     """The shared volume, as on every cluster; each kind of cluster has its own class with further keys."""
 
-    kind: str | None = None
+    kind: Any = None  # each kind of cluster has its own choices
     size_gib: int = Field(default=10, ge=1, le=1_048_576)
     """Size of the volume, GiB; it can grow."""
 

@@ -311,9 +311,7 @@ def test_the_end_shows_loss_sample_model_and_the_next_commands_as_a_person_wants
     model = "/srv/runs/r/checkpoints/step-00000200/model"
     assert in_order(shown, "10.83 -> 5.51 in 200 steps", "The [light] of", model, "Next", "kubectl exec x")
     # First the shell's environment, then sample, own text and cloud.
-    assert in_order(
-        shown, "local env", "kubectl exec x", "trainyard upload", "make up", "trainyard doctor --stack gcp-c3"
-    )
+    assert in_order(shown, "local env", "kubectl exec x", "trainyard upload", "make up", "doctor --stack gcp-c3")
     assert shown.splitlines()[-1].strip() == ".venv/bin/trainyard doctor --stack gcp-c3"
 
 

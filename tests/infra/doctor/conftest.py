@@ -1,7 +1,7 @@
 """An emulated AWS for the doctor's tests.
 
-moto's server stands in for AWS. Answers that it lacks (versions of EKS, quotas, the simulation of rights, and others)
-are given on the wire, so that the SDK parses them as it parses AWS.
+moto's server stands in for AWS. Answers that it lacks (versions of EKS, quotas, the simulation of rights) are given
+on the wire, so that the SDK parses them as it parses AWS.
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ class Cloud:
         self.refused: set[str] = set()
         """Operations of the XML services that the caller may not use."""
         self.simulated: str | None = None
-        self.image = True
 
     def session(self) -> boto3.Session:
         core = botocore.session.Session()
