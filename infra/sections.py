@@ -114,6 +114,11 @@ class NodesConfig(Section):
     local_ssds: int | None = Field(default=None, ge=0, le=32)
     """Number of local SSDs for the pods' scratch: images, /tmp and caches. Default: those of the machine type."""
 
+    @property
+    def machine_types(self) -> tuple[str, ...]:
+        """All that may come; pods are sized for the first."""
+        return (self.machine_type,)
+
 
 class WorkersConfig(Section):
     count: int = Field(default=2, ge=1, le=1000)

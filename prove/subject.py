@@ -96,7 +96,7 @@ def hourly(config: StackConfig) -> float:
     if nodes is None:
         return 0.0
     consumption = "on_demand" if nodes.fallback == "on_demand" else nodes.consumption
-    for machine_type in (nodes.machine_type, *nodes.alternatives):
+    for machine_type in nodes.machine_types:
         change = {"machine_type": machine_type, "consumption": consumption}
         bill = estimate(replace(config, nodes=nodes.model_copy(update=change)))
         if bill is not None:
@@ -127,9 +127,9 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
         # Three of them fit on a node with two processors.
         workers.update(count=2, min=1, cpu=min(0.3, workers.get("cpu", 1)), memoryGib=2)
     storage = changed.setdefault("storage", {})
-    storage.update(retain=False)
     # The user's disk or file system, with the user's data.
-    storage.pop("disk", None)
+    for key in ("retain", "disk"):
+        storage.pop(key, None)
     # A vocabulary that is learnt from the text needs nothing from the web. With GPT-2's 50,257 words in its place the
     # local stack's proof trained 7.3 million parameters, and not the stack's 1.0 million.
     tokenizer = str(changed.get("dataset", {}).get("tokenizer", ""))

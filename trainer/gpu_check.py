@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         host, port = network.split_endpoint(options.master, 29500, "--master")
         if options.node_rank > 0:
-            reason = network.wait_reachable(host, port, WAIT_SECONDS, connect=True)
+            reason = network.wait_reachable(host, port, WAIT_SECONDS)
             if reason is not None:
                 raise RuntimeError(f"the node of rank 0 at {options.master} was not reachable: {reason}")
         own = {"node": os.environ.get("NODE_NAME") or socket.gethostname(), **accelerators()}

@@ -285,9 +285,10 @@ def _begin(output: Path, identity: dict[str, Any]) -> None:
     Other inputs replace the dataset. Raises UserError where trainings that use it could not read the new one.
     """
     there = (read_json(output / INDEX) or {}).get("recipe", identity)
-    if there.get("tokenizer_sha256") != identity["tokenizer_sha256"] or ("chat_sha256" in there) != (
-        "chat_sha256" in identity
-    ):
+    # A tokenizer trained on other text has other words.
+    deciding = ("tokenizer_sha256",) if words_to_train(identity["tokenizer"]) else ("tokenizer", "tokenizer_sha256")
+    other_words = all(there.get(key) != identity[key] for key in deciding)
+    if other_words or ("chat_sha256" in there) != ("chat_sha256" in identity):
         form = "conversations" if "chat_sha256" in there else "text"
         raise UserError(
             f"--output {output}: holds {form} in the tokens of {there.get('tokenizer')}, which would be lost; give "

@@ -40,7 +40,7 @@ def offers(config: StackConfig, stack: str, provider: aws.Provider) -> dict[str,
         ConfigError: no zone has any.
     """
     eks, nodes = config.section(EksConfig), config.section(EksNodes)
-    types = (nodes.machine_type, *nodes.alternatives)
+    types = nodes.machine_types
     by_type = aws.ec2.GetInstanceTypeOfferingsFilterArgs(name="instance-type", values=list(types))
     answer = _ask(
         f"which zones offer {', '.join(types)}; using zones.yaml of {zones_date()}",

@@ -112,6 +112,10 @@ class EksNodes(NodesConfig):
     """Attach an Elastic Fabric Adapter, on the sizes that have it. The trainer's base image must have libfabric and
     aws-ofi-nccl, or NCCL keeps using TCP."""
 
+    @property
+    def machine_types(self) -> tuple[str, ...]:
+        return (self.machine_type, *self.alternatives)
+
 
 class EksStorage(StorageConfig):
     kind: Literal["efs"] = "efs"

@@ -22,6 +22,12 @@ def volume_folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
+def selected_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine has selected, a command without --stack is about the local one."""
+    monkeypatch.setattr("cli.target.selected", lambda: "local")
+
+
+@pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.transfer.PAUSE_SECONDS", 0.05)
 

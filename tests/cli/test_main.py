@@ -12,6 +12,7 @@ import pytest
 
 from cli import CommandError
 from cli.__main__ import COMMANDS, GROUPS, load, main
+from cli.target import selected
 from infra.stackfiles import ROOT
 
 #: Packages that take up to a second to import.
@@ -61,10 +62,11 @@ FILES = ("doctor", "cost", "prove", "snapshot", "policy", "graph", "docker-login
 def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """A `pulumi` that has selected a stack ("": none), and knows no other."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("cli.target.selected", selected)
     monkeypatch.setattr("cli.target.is_local", lambda stack: False)
 
-    def write(selected: str) -> None:
-        named = f"echo {selected}" if selected else "echo error: no stack selected >&2; exit 1"
+    def write(name: str) -> None:
+        named = f"echo {name}" if name else "echo error: no stack selected >&2; exit 1"
         other = "echo error: no stack named x found >&2; exit 1"
         (tmp_path / "pulumi").write_text(f'#!/bin/sh\n[ "$2" = --show-name ] && {{ {named}; exit; }}\n{other}\n')
         (tmp_path / "pulumi").chmod(0o755)

@@ -161,8 +161,8 @@ def test_the_bill_says_what_the_fallback_would_cost() -> None:
             {"zones": ["us-central1-a", "us-central1-b"], "compactPlacement": True},
             "nodes.zones: 2 zones with nodes.compactPlacement, which is in one; allowed: 1 zone",
         ),
-        ("aws-g4dn", {"zones": ["us-east-2a"]}, "nodes.zones: with cluster.kind eks they are eks.zones; remove it"),
-        ("aws-g4dn", {"fallback": "flex_start"}, "nodes.fallback: flex_start is not offered with cluster.kind eks"),
+        ("aws-g4dn", {"zones": ["us-east-2a"]}, "nodes.zones: unknown key; allowed: machineType, max, "),
+        ("aws-g4dn", {"fallback": "flex_start"}, "nodes.fallback: 'flex_start' is not known; allowed: 'none', "),
     ],
 )
 def test_what_cannot_be_is_refused(name: str, nodes: dict[str, Any], problem: str) -> None:

@@ -267,5 +267,5 @@ def test_docker_without_buildx_is_one_line(docker: Path, capsys: pytest.CaptureF
 
 
 def test_docker_needs_a_login_for_googles_registry_alone(docker: Path) -> None:
-    assert [main(["docker-login", stack]) for stack in ("gcp-c3", "aws-g4dn", "local")] == [0, 0, 0]
+    assert [main(["docker-login", "--stack", stack]) for stack in ("gcp-c3", "aws-g4dn", "local")] == [0, 0, 0]
     assert docker.read_text() == "gcloud auth configure-docker --quiet us-central1-docker.pkg.dev\n"

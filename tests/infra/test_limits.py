@@ -71,8 +71,8 @@ def test_every_number_has_a_limit_at_both_ends_and_the_message_says_it(key: str)
     section, name = key.split(".")
     for bound, limit in found.items():
         step = (1 if kind is int else 0.0005) * (-1 if bound[0] == "g" else 1) * (bound in ("ge", "le"))
-        lines = problems(changed(stack_of(section, name), **{section: {name: limit + step}}))
-        (line,) = [line for line in lines if line.startswith(f"{section}.{name}: ")]
+        lines = problems(changed(stack_of(section, name), **{section: {to_camel(name): limit + step}}))
+        (line,) = [line for line in lines if line.startswith(f"{section}.{to_camel(name)}: ")]
         assert "must be " in line
         assert f" {limit:g}" in line.replace(f"{limit:.0f}", f"{limit:g}")
 

@@ -29,8 +29,9 @@ def test_every_stack_can_be_proved(stack: str, local_kubeconfig: Path) -> None:
     assert config.training.steps == LONG
     assert config.workers.min == 1
     assert config.check.enabled
-    assert config.storage.disk is None
-    assert not config.storage.retain
+    storage = config.storage.model_dump()
+    assert not storage.get("disk")
+    assert not storage.get("retain")
     # Google allows a service account 30 characters.
     assert config.nodes is None or len(f"{config.name}-nodes") <= 30
     record(f"prove-{stack}", values)

@@ -55,7 +55,7 @@ def test_traffic_is_denied_but_for_what_is_needed(local_stack: Recording) -> Non
     assert policies["default-deny"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     (into_etcd,) = policies["rendezvous"]["ingress"]
     assert into_etcd["from"] == [{"podSelector": policies["trainers"]["podSelector"]}]
-    assert [port["port"] for port in into_etcd["ports"]] == [2379, 29400]
+    assert [port["port"] for port in into_etcd["ports"]] == [2379]
     (among_trainers,), (to_trainers, to_etcd) = policies["trainers"]["ingress"], policies["trainers"]["egress"]
     trainers = [{"podSelector": policies["trainers"]["podSelector"]}]
     assert (among_trainers, to_trainers) == ({"from": trainers}, {"to": trainers}), "on any port"

@@ -65,4 +65,4 @@ def _not_offered(name: str, zones: Iterable[str], pairs: set[tuple[str, str]], r
 
 def worker_types(nodes: EksNodes) -> tuple[str, ...]:
     """The machine types that the worker groups may have."""
-    return (nodes.machine_type, *nodes.alternatives)
+    return nodes.machine_types

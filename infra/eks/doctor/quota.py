@@ -62,7 +62,7 @@ def _clusters(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
 @or_unchecked("quota of machines")
 def _machines(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
     eks, nodes = config.section(EksConfig), config.section(EksNodes)
-    largest = max((nodes.machine_type, *nodes.alternatives), key=lambda name: machines()[name].vcpus)
+    largest = max(nodes.machine_types, key=lambda name: machines()[name].vcpus)
     # Capacity rebalancing starts the successor of a Spot machine before it is taken back.
     spot = nodes.consumption == "spot"
     takes = [(largest, nodes.max + 1 if spot else nodes.max, spot), (eks.system_machine_type, eks.system_nodes, False)]
