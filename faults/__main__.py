@@ -64,7 +64,7 @@ def main() -> int:
                     if not options.no_write:  # write after each: all take half an hour
                         merge_page(place, [page_line(result, others)])
     if notes and not options.no_write:
-        merge_page(place, (), *notes)
+        merge_page(place, (), " ".join(notes))
     table = Table(*COLUMNS[:-1])
     for result in results:
         table.add_row(*cells(result), style="red" if result.problem or result.slow else None)

@@ -20,7 +20,7 @@ from infra.buildx import is_docker_hub, is_loopback
 from infra.cluster import ETCD_IMAGE, NVIDIA_GPU, Cluster, Registry, SharedStorage, WorkerPool, static_volume
 from infra.config import ConfigError, StackConfig
 from infra.image import compression
-from infra.sections import DATA, TAINT, ImageConfig, StorageConfig
+from infra.sections import DATA, TAINT, ExistingStorage, ImageConfig, StorageConfig
 from trainer.config.addresses import on_volume
 
 
@@ -183,7 +183,7 @@ def _toleration(taint: str) -> k8s.core.v1.TolerationArgs:
 
 
 def _storage(config: StackConfig, offer: Offer, stack: str) -> SharedStorage:
-    storage = config.storage
+    storage = config.section(ExistingStorage)
     path = storage.path or offer.storagePath
     if in_folder(storage, offer):
         if not path:

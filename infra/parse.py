@@ -81,7 +81,7 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
         problems.append(f"cluster.kind: '{kind}' is not known; allowed: {', '.join(CLOUDS)}")
         kind, parsed["cluster"] = "", Mistaken()
     problems += _misplaced(values, parsed, kind)
-    shared = {"nodes": None} | {key: section for key, section in parsed.items() if key not in CLOUDS}
+    shared: dict[str, Any] = {"nodes": None} | {key: section for key, section in parsed.items() if key not in CLOUDS}
     config = _fill_in(StackConfig(cloud=parsed.get(kind), **shared), kind, stack)
     for rule in (*RULES, *(CLOUDS[kind].rules if kind else ()), lambda config: unfit(config.cluster, stack)):
         problems += _ask(rule, config)

@@ -31,6 +31,8 @@ LONG = 1_000_000
 class Subject(Cluster):
     """The stack that the steps are played on."""
 
+    stack: Proved
+
     def __init__(self, stack: str, state: State, folder: Path, limit_usd: float, say: Callable[[str], None]) -> None:
         self.name, self.state, self.folder, self.limit_usd, self._say = stack, state, folder, limit_usd, say
         self.folder.mkdir(parents=True, exist_ok=True)

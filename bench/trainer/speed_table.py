@@ -109,7 +109,7 @@ def goals(figures: dict[str, Any], machine: str) -> list[str]:
     return lines
 
 
-def _verdicts(figures: list[dict[str, Any]]) -> Iterator[tuple[str, str, str, object]]:
+def _verdicts(figures: list[dict[str, Any]]) -> Iterator[tuple[object, ...]]:
     """Yield the ratio of step times of the best peer and ours, for each precision, micro-batch and allocator."""
     for key in sorted({_group(figure) for figure in figures}):
         alike = [figure for figure in figures if _group(figure) == key]

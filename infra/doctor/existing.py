@@ -15,6 +15,7 @@ from infra.doctor import images
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.doctor.prerequisites import run
 from infra.existing import find_context, in_folder
+from infra.sections import ExistingStorage
 
 #: successPolicy of the training Job is on by default from 1.31.
 OLDEST_KUBERNETES = (1, 31)
@@ -58,7 +59,7 @@ def cluster(config: StackConfig, stack: str) -> Iterator[Finding]:
     yield _rights(name, ask, folder)
     yield from _nodes(config.workers.gpus, ask)
     if not folder:
-        yield _storage_class(config.storage.class_name, ask)
+        yield _storage_class(config.section(ExistingStorage).class_name, ask)
 
 
 def _version(name: str, answer: str) -> Finding:

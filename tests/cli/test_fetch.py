@@ -155,8 +155,8 @@ def test_a_folder_of_another_run_is_refused_before_anything_is_changed(
     before, asked = tree(tmp_path / "runs" / "small"), wire.connections
     for arguments in (
         ("--run", "other", "--to", "runs/small"),
-        ("other-stack", "--to", "runs/small"),
-        ("other-stack",),
+        ("--stack", "other-stack", "--to", "runs/small"),
+        ("--stack", "other-stack"),
     ):
         code, _, said = command(*arguments)
         assert code == 2

@@ -13,7 +13,7 @@ from botocore.awsrequest import AWSResponse
 from cli.__main__ import main
 from infra.eks.doctor import aws_client, checks, machines
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect
-from infra.eks.section import EksConfig
+from infra.eks.section import EksConfig, EksNodes
 from infra.needs import shown
 from infra.stackfiles import stack_file_values
 from review.recording import record
@@ -55,8 +55,7 @@ def test_zones_that_an_account_has_not(found: Found) -> None:
 def offered(here: Amazon, machine_type: str, *alternatives: str, **eks: Any) -> list[tuple[str, str, str]]:
     """(level, subject, text) for the workers' machines, and for the system's where something is wrong with them."""
     stack = config(nodes={"machineType": machine_type, "alternatives": list(alternatives)}, eks=eks)
-    assert stack.nodes
-    found = machines.offered(here, stack.section(EksConfig), stack.nodes)
+    found = machines.offered(here, stack.section(EksConfig), stack.section(EksNodes))
     return [
         (item.level, item.subject, item.text) for item in found if item.subject != "m6i.large" or item.level != "ok"
     ]
@@ -98,8 +97,7 @@ def test_a_machine_that_others_stand_in_for_and_a_system_machine_that_nothing_do
         ("problem", "m6i.large", "is not offered by use1-az2; in us-east-1 by use1-az1, use1-az4"),
     ]
     stack = config()
-    assert stack.nodes
-    *_, system = machines.offered(here, stack.section(EksConfig), stack.nodes)
+    *_, system = machines.offered(here, stack.section(EksConfig), stack.section(EksNodes))
     assert system.fix.startswith("pulumi config set --path eks.systemMachineType TYPE "), "home zones cannot be chosen"
 
 

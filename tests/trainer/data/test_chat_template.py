@@ -39,7 +39,11 @@ SPELLED = CHATML.replace(
         (TAILS, [ASKED, RESULT | {"content": "x " * 9 + "SECRET"}, TOLD], "leaves out message 2 (tool)"),
         (THOUGHTS, [ASKED, TOLD | {"thinking": "a ### SECRET"}], "thinking of message 2"),
         *(
-            (SHORT, [ASKED, calling(call(**arguments)), RESULT, TOLD], "leaves out the end of an argument of call 1 of")
+            (
+                SHORT,
+                [ASKED, calling(call("look", False, **arguments)), RESULT, TOLD],
+                "leaves out the end of an argument of call 1 of",
+            )
             for arguments in ({"a": "x " * 40}, {"a": 1, "b": {"c": ["y", "z" * 90]}}, {"a": "é" * 60})
         ),
         (
