@@ -263,7 +263,7 @@ def test_tables_hold_the_same_conversations(tmp_path: Path, words: Path) -> None
         out = tmp_path / name
         options = ("--tokenizer", words, "--chat-template", template, "--workers", "1")
         # In a process of its own: in one that has run hundreds of other tests, datasets recurses too deep.
-        arguments = [str(each) for each in ("--input", given, "--output", out, *options)]
+        arguments = [str(each) for each in ("--conversations", "--input", given, "--output", out, *options)]
         assert prepare_in_pieces(arguments, documents.PIECE_BYTES) == 0
         found.append(sorted(numbers(out, "train") + numbers(out, "validation")))
     assert found[0] == sorted(f"Answer {number}.<|im_end|>" for number in range(30))
