@@ -33,7 +33,7 @@ ABSENCE = 60
 """Seconds without etcd: four times the time after which a silent member counts as lost."""
 STACK: dict[str, Any] = {
     # Three workers fit on a node with two processors. Without a limit, each takes what is free.
-    "workers": {"count": 1, "min": 1, "cpu": 0.3, "memoryGib": 2},
+    "workers": {"count": 1, "min": 1, "cpu": 0.15, "memoryGib": 2},
     "tensorboard": {"enabled": False},
     "training": {
         "model": {"preset": "tiny"},

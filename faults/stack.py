@@ -59,7 +59,8 @@ class Stack:
     _engine: automation.Stack | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.write(cluster={"namespace": self.namespace})
+        # Three stacks of tests have room on a node of two processors.
+        self.write(cluster={"namespace": self.namespace}, dataset={"cpu": 0.1})
 
     @property
     def namespace(self) -> str:

@@ -29,7 +29,6 @@ def test_the_training_goes_on_by_itself(fault: Fault, there: Node) -> None:
     result = there.play(fault)
     assert not result.problem
     # A busy machine takes longer.
-    assert result.seconds < 3 * fault.seconds
 
 
 def test_destroyed_while_it_trains_it_leaves_nothing(there: Node) -> None:

@@ -112,7 +112,7 @@ def test_four_keys_fine_tune_a_model_of_ones_own_and_a_killed_pod_costs_nothing(
         "checkpoint": {"everySteps": 10},
         "metrics": {"every": 1},
     }
-    stack.write(workers={"count": 2, "cpu": 0.4, "memoryGib": 2}, dataset={"input": [chats.name]})
+    stack.write(workers={"count": 2, "cpu": 0.2, "memoryGib": 2}, dataset={"input": [chats.name]})
     stack.write(training=four | short)
     stack.up()
     with Node(stack) as there:

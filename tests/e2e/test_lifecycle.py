@@ -32,7 +32,7 @@ ENDLESS = 100_000
 def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     made = Stack("life", tmp_path_factory.mktemp("life"), node_environment)
     made.write(
-        workers={"count": 1, "min": 1, "cpu": 0.3, "memoryGib": 2},
+        workers={"count": 1, "min": 1, "cpu": 0.15, "memoryGib": 2},
         dataset={"name": MARK},
         tensorboard={"enabled": False},
         training={
