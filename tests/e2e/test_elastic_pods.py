@@ -28,7 +28,6 @@ def there(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFac
 def test_the_training_goes_on_by_itself(fault: Fault, there: Node) -> None:
     result = there.play(fault)
     assert not result.problem
-    # A busy machine takes longer.
 
 
 def test_destroyed_while_it_trains_it_leaves_nothing(there: Node) -> None:
