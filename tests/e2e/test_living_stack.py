@@ -64,16 +64,6 @@ def test_another_run_folder_is_said_with_the_key_that_keeps_the_former(gke: Clou
     gke.configure()
 
 
-def test_the_nodes_keep_the_grant_that_an_earlier_program_made(gke: CloudStack, tmp_path: Path) -> None:
-    """If the program granted it under a new name and then revoked the old name, the grant would be gone."""
-    state, aged = gke.state(), tmp_path / "state.json"
-    aged.write_text(state.replace("IAMMember::nodes-defaultNodeServiceAccount", "IAMMember::nodes-role"))
-    assert aged.read_text() != state
-    gke.pulumi("stack", "import", "--file", str(aged))
-    assert gke.preview() == {}
-    gke.up()
-
-
 def test_after_an_up_that_failed_before_the_training_the_outputs_tell_of_the_one_that_runs(gke: CloudStack) -> None:
     values, before = dict(gke.values), json.loads(gke.pulumi("stack", "output", "--json"))
     gke.configure(dataset={"validationFraction": 0.2})
