@@ -200,10 +200,10 @@ class Node(Cluster):
         return self._codes[-len(pods) :] if pods else []
 
 
-def losses(run: Path) -> dict[int, float]:
-    """Map each step of a run to its loss."""
+def losses(run: Path, name: str = "loss") -> dict[int, float]:
+    """Map each step of a run to its loss of this name."""
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
-    return {entry["step"]: entry["loss"] for entry in entries if "loss" in entry}
+    return {entry["step"]: entry[name] for entry in entries if name in entry}
 
 
 def difference(node: Node) -> float:

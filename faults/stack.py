@@ -46,6 +46,12 @@ class Workspace(automation.LocalWorkspace):
         self.pulumi_command.run(["stack", "--stack", stack_name], self.work_dir, self.env_vars)
 
 
+def _local() -> dict[str, Any]:
+    """The local stack's values; three such stacks have room on a node of two processors."""
+    values = stack_file_values("local")
+    return {**values, "dataset": {**values.get("dataset", {}), "cpu": 0.1}}
+
+
 @dataclass
 class Stack:
     """A stack file's values under another name, in a namespace of its own. It does not touch the stack NAME."""
@@ -55,12 +61,11 @@ class Stack:
     """Where its stack file is written."""
     environment: dict[str, str]
     """The environment of `trainyard local run`, with the toolchain on PATH, Pulumi's local backend and KUBECONFIG."""
-    values: dict[str, Any] = field(default_factory=lambda: stack_file_values("local"))
+    values: dict[str, Any] = field(default_factory=_local)
     _engine: automation.Stack | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Three stacks of tests have room on a node of two processors.
-        self.write(cluster={"namespace": self.namespace}, dataset={"cpu": 0.1})
+        self.write(cluster={"namespace": self.namespace})
 
     @property
     def namespace(self) -> str:

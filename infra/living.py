@@ -139,15 +139,18 @@ def _lost(key: str, built: Mapping[str, Any]) -> str:
     parts = [part for part in PRECIOUS if part in _replaced(effect(key, built["cluster.kind"], built.get(VOLUME, "")))]
     if "data" in parts and (built.get("storage.retain") or built.get(VOLUME) == "given"):
         parts.remove("data")
-    words = ["all that it has in the cluster" if part == "objects" else f"the {part}" for part in parts]
-    return " and ".join(words)
+    return " and ".join("all that it has in the cluster" if part == "objects" else f"the {part}" for part in parts)
 
 
 def effect(key: str, kind: str, volume: str = "") -> str:
     """What a change of a key does to a living stack; "": the kind of cluster has no such key."""
-    keys = table()["keys"]
-    found = keys.get(key) or keys[key.partition(".")[0]]  # or its whole section
-    return found if isinstance(found, str) else found.get(volume) or found.get(kind, "")
+    return (said := effects(key)).get(volume) or said.get("") or said.get(kind, "")
+
+
+def effects(key: str) -> dict[str, str]:
+    """Kind of cluster or volume ("": any) -> what a change of a key, or of its section, does to a living stack."""
+    found = (keys := table()["keys"]).get(key) or keys[key.partition(".")[0]]
+    return {"": found} if isinstance(found, str) else found
 
 
 def _replaced(said: str) -> list[str]:
@@ -158,12 +161,9 @@ def _replaced(said: str) -> list[str]:
 
 def _is_guarded(key: str) -> bool:
     """Whether the value of a key is recorded: some change of it may be refused or warned of."""
-    effects = table()["keys"][key]
-    said = [effects] if isinstance(effects, str) else effects.values()
-    refused = table()["impossible"]
-    asked = {key for row in refused for key in (row["key"], *row.get("where", {}))} | {"cluster.kind", "storage.retain"}
-    asked |= {row["key"] for row in table()["careful"]}
-    return key in asked or any(set(PRECIOUS) & {*_replaced(text)} for text in said)
+    asked = {key for row in table()["impossible"] for key in (row["key"], *row.get("where", {}))}
+    asked |= {"cluster.kind", "storage.retain"} | {row["key"] for row in table()["careful"]}
+    return key in asked or any(set(PRECIOUS) & {*_replaced(text)} for text in effects(key).values())
 
 
 def value_of(config: StackConfig, key: str) -> Any:

@@ -60,9 +60,7 @@ def _cell(text: str) -> str:
 
 def _change(path: str) -> str:
     """The effect of a change of a key on a living stack, by kind of cluster or volume where they differ."""
-    keys = living.table()["keys"]
-    said = keys.get(path) or keys[path.partition(".")[0]]
-    parts = [said] if isinstance(said, str) else [f"{kind}: {text}" for kind, text in said.items()]
+    parts = [f"{kind}: {text}" if kind else text for kind, text in living.effects(path).items()]
     for row in living.table()["impossible"]:
         if row["key"] == path:
             only = ", ".join(value for values in row.get("where", {}).values() for value in values)

@@ -47,11 +47,11 @@ def _network(eks: EksConfig, nodes: EksNodes) -> list[Line]:
 
 def _storage(config: StackConfig, region: str) -> Line:
     each = prices.REGIONS.get(region, {}).get("efs")
-    return always(f"EFS, {config.section(EksStorage).size_gib} GiB", monthly(config.section(EksStorage).size_gib, each))
+    return always(f"EFS, {config.storage.size_gib} GiB", monthly(config.storage.size_gib, each))
 
 
 def _notes(config: StackConfig) -> list[str]:
-    eks, nodes = config.section(EksConfig), config.section(EksNodes)
+    eks, nodes, storage = config.section(EksConfig), config.section(EksNodes), config.section(EksStorage)
     notes = ["EFS bills what is stored; storage.sizeGib is the guess of this estimate."]
     if nodes.consumption == "spot":
         notes.append(
@@ -68,8 +68,8 @@ def _notes(config: StackConfig) -> list[str]:
         notes.append(f"nodes.fallback: where there is no Spot machine, all workers come on demand {full} instead.")
     if nodes.alternatives:
         notes.append(f"All workers are counted as {nodes.machine_type}; the alternatives cost more.")
-    if config.section(EksStorage).throughput == "elastic":
+    if storage.throughput == "elastic":
         notes.append("EFS with elastic throughput bills each GB read (0.03) and written (0.06) on top.")
-    if config.section(EksStorage).retain:
+    if storage.retain:
         notes.append("The file system stays after `pulumi destroy`, and is still billed.")
     return notes

@@ -200,7 +200,7 @@ def as_scheduled(config: StackConfig, efa_plugin: str | None) -> WorkerPool:
         max_nodes=nodes.max,
         environment=DRIVER_ENVIRONMENT | (EFA_ENVIRONMENT if nodes.efa else INTERCONNECT["nccl"]),
         # The slowest type that may come.
-        network_gbit=min(INTERCONNECT["gbit_per_second"][name] for name in (machine.name, *nodes.alternatives)),
+        network_gbit=min(INTERCONNECT["gbit_per_second"][name] for name in nodes.machine_types),
         devices={EFA: "1"} if nodes.efa else {},
         adapter_plugin=efa_plugin,
         device_plugin=True,

@@ -127,11 +127,10 @@ def _fallback(config: StackConfig) -> Iterator[str]:
 
 
 def _zones(config: StackConfig) -> Iterator[str]:
-    nodes, region = config.section(GkeNodes), config.section(GkeConfig).zone.rsplit("-", 1)[0]
+    nodes, gke = config.section(GkeNodes), config.section(GkeConfig)
     for zone in nodes.zones:
-        if not re.fullmatch(rf"{region}-[a-z]", zone):
-            here = config.section(GkeConfig).zone
-            yield f"nodes.zones: '{zone}' is not a zone of {region}, where gke.zone is; give one such as {here}"
+        if not re.fullmatch(rf"{gke.region}-[a-z]", zone):
+            yield f"nodes.zones: '{zone}' is not a zone of {gke.region}, where gke.zone is; give one such as {gke.zone}"
     if len(set(nodes.zones)) != len(nodes.zones):
         yield f"nodes.zones: {', '.join(nodes.zones)} names a zone twice; remove it"
     for key, used in (("compactPlacement", nodes.compact_placement), ("reservation", nodes.reservation)):

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from faults.fault import until
+from faults.node import losses
 from faults.stack import Stack
 from local import paths
 from tests.e2e.conftest import tool
@@ -87,25 +88,19 @@ def resume(stack: Stack) -> str:
     return done.stdout
 
 
-def curve(folder: Path) -> dict[tuple[str, int], float]:
-    """The losses of a run, by name and step."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return {(name, line["step"]): line[name] for line in lines for name in ("loss", "validation_loss") if name in line}
-
-
 @pytest.fixture(scope="module")
-def undisturbed(stack: Stack) -> dict[tuple[str, int], float]:
-    """The losses of a training that nobody disturbed until it was done."""
+def undisturbed(stack: Stack) -> dict[str, dict[int, float]]:
+    """The losses, by name, of a training that nobody disturbed until it was done."""
     folder = begin(stack, "undisturbed", STEPS)
     assert tool(stack, "follow").returncode == 0
     assert "nothing to resume: it is trained" in resume(stack)
     assert "nothing to stop: it is trained" in tool(stack, "stop").stdout
     assert json.loads((folder / "DONE").read_text())["step"] == STEPS
-    return curve(folder)
+    return {name: losses(folder, name) for name in ("loss", "validation_loss")}
 
 
 @pytest.fixture(scope="module")
-def disturbed(stack: Stack, undisturbed: dict[tuple[str, int], float]) -> Path:
+def disturbed(stack: Stack, undisturbed: dict[str, dict[int, float]]) -> Path:
     """Another run of the same training, which the tests below disturb in turn."""
     return begin(stack, "disturbed")
 
@@ -153,7 +148,7 @@ def test_a_stopped_training_has_saved_and_stays_stopped(stack: Stack, disturbed:
 
 
 def test_a_training_that_failed_for_good_says_why_and_once_that_is_mended_learns_as_if_undisturbed(
-    stack: Stack, disturbed: Path, undisturbed: dict[tuple[str, int], float]
+    stack: Stack, disturbed: Path, undisturbed: dict[str, dict[int, float]]
 ) -> None:
     """Exit code 42: damaged data, where the training was stopped."""
     stopped = job(stack)
@@ -171,10 +166,11 @@ def test_a_training_that_failed_for_good_says_why_and_once_that_is_mended_learns
     said = resume(stack)
     assert "had failed: " in said
     assert "checksum" in said, said
-    last = ("validation_loss", STEPS)
-    assert last in undisturbed
-    until(lambda: last in curve(disturbed), 400, f"step {STEPS} is validated")
-    assert {key: curve(disturbed)[key] for key in undisturbed} == pytest.approx(undisturbed, abs=1e-5)
+    assert STEPS in undisturbed["validation_loss"]
+    until(lambda: STEPS in losses(disturbed, "validation_loss"), 400, f"step {STEPS} is validated")
+    for name, wanted in undisturbed.items():
+        found = losses(disturbed, name)
+        assert {step: found[step] for step in wanted} == pytest.approx(wanted, abs=1e-5)
 
 
 def test_a_training_whose_time_is_up_says_so_and_gets_as_much_again(stack: Stack) -> None:

@@ -62,8 +62,8 @@ class Problems:
         forms: Mapping[str, str] | None = None,
         keys: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """`forms`: key -> what to say about text of the wrong form; `keys`: all
-        keys of the configuration, to find the right section of a misplaced one."""
+        """`forms`: key -> what to say about text of the wrong form; `keys`: all keys of the configuration, to find the
+        right section of a misplaced one."""
         self.spell, self.forms, self._all = spell, forms or {}, keys
         self.lines: list[str] = []
         self.keys: set[str] = set()

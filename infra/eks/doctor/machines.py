@@ -12,7 +12,7 @@ from infra.eks.section import EksConfig, EksNodes
 
 def offered(amazon: Amazon, eks: EksConfig, nodes: EksNodes) -> Iterator[Finding]:
     """Whether the workers' zones have machines for them, as `pulumi up` chooses, and the home zones the system's."""
-    yield from asked("machines of the workers", _workers(amazon, eks, worker_types(nodes)))
+    yield from asked("machines of the workers", _workers(amazon, eks, nodes.machine_types))
     yield from asked(eks.system_machine_type, _system(amazon, eks))
 
 
@@ -61,8 +61,3 @@ def _offerings(amazon: Amazon, types: tuple[str, ...]) -> set[tuple[str, str]]:
 def _not_offered(name: str, zones: Iterable[str], pairs: set[tuple[str, str]], region: str) -> str:
     elsewhere = ", ".join(sorted(zone for zone, offered in pairs if offered == name))
     return f"is not offered by {', '.join(zones)}; in {region} by {elsewhere or 'none at all'}"
-
-
-def worker_types(nodes: EksNodes) -> tuple[str, ...]:
-    """The machine types that the worker groups may have."""
-    return nodes.machine_types
