@@ -7,8 +7,8 @@ from infra.config import ConfigError
 from infra.image import TRAINER, ContainerImage
 from infra.living import hold, remember
 from infra.parse import parse
-from infra.settings import refuse_placeholders, stack_values, warn_of_tokens
-from workloads.dataset import Dataset
+from infra.settings import refuse_placeholders, stack_values, tell_plan, warn_of_tokens
+from workloads.dataset import prepare_datasets
 from workloads.gpu_check import GpuCheck
 from workloads.node_software import install_node_software
 from workloads.outputs import export
@@ -25,6 +25,7 @@ try:
     if __name__ == "__main__":  # under Pulumi; a recording (review/recording.py) builds nothing
         refuse_placeholders(config, stack)
         warn_of_tokens(values, stack)
+        tell_plan(config)
     built = hold(config, stack)
     cluster = cloud_of(config).cluster(config, stack)
 except ConfigError as error:
@@ -42,15 +43,18 @@ tokens = store_tokens(config.secrets, cluster, namespace)
 
 software = install_node_software(cluster)
 rendezvous = Rendezvous("etcd", config.rendezvous, workspace)
-dataset = Dataset("dataset", config, workspace, tokens)
+datasets = prepare_datasets(config, workspace, tokens)
 check = GpuCheck(config, workspace, after=software) if config.check.enabled else None
 first = [*software, check] if check else software
 tell_new_folders(config, built)
-training = Training("training", config, workspace, dataset, rendezvous, tokens, after=first, built=built)
+trainings = [
+    Training(each, rank, workspace, datasets[each.dataset.name], rendezvous, tokens, after=first, built=built)
+    for rank, each in enumerate(config.each_training)
+]
 declare_volume_access(workspace)
 if config.tensorboard.enabled:
     TensorBoard("tensorboard", workspace)
 
-export(config, workspace, training, check)
+export(config, workspace, trainings, check)
 if __name__ == "__main__":
-    training.warn_of_waiting(config, stack)
+    trainings[0].warn_of_waiting(stack)  # the others may have to wait for it

@@ -20,7 +20,7 @@ from kubernetes import client
 from cli import CommandError, last_line
 from cli.cluster import as_json, asking, connect, why_waiting
 from cli.reach import kubectl_of
-from cli.target import Kubeconfig, RunningStack, target_of
+from cli.target import Kubeconfig, RunningStack, targets_of
 from trainer.plain import plain
 from workloads.layout import TENSORBOARD_PORT
 
@@ -37,7 +37,7 @@ def board(
     ] = TENSORBOARD_PORT,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, open nothing.")] = False,
 ) -> None:
-    target = target_of(stack)
+    target = targets_of(stack)[0]
     api, kubectl = connect(target.context, kubeconfig or target.kubeconfig), kubectl_of(target, kubeconfig)
     here, pod = free_port(port), ready_pod(api, target.namespace)
     address = f"http://localhost:{here}"

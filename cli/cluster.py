@@ -36,6 +36,8 @@ OVERDUE_SECONDS = 60
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 #: Selects the training's Job (workloads/objects.py, component).
 TRAINING = "app.kubernetes.io/name=trainyard,app.kubernetes.io/component=trainer"
+#: Of one of several trainings: its name (workloads/objects.py, TRAINING).
+LABEL = "trainyard/training"
 
 
 class SilentError(CommandError):
@@ -101,11 +103,13 @@ class TrainingJob:
     name: str
     resume: str = "trainyard resume"
     """The command that starts it again."""
+    training: str = ""
+    """Its name, of several of the stack."""
 
     @classmethod
     def of(cls, target: Target, kubeconfig: str | None) -> TrainingJob:
         api = connect(target.context, kubeconfig or target.kubeconfig)
-        return cls(client.CoreV1Api(api), client.BatchV1Api(api), target.namespace, target.job, target.resume)
+        return cls(client.CoreV1Api(api), client.BatchV1Api(api), target.namespace, target.job, target.resume, target.training)
 
     def read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The Job and all of its pods. Raises CommandError."""
@@ -144,9 +148,10 @@ class TrainingJob:
         return {node: since for node, since in found.items() if since}
 
     def successor(self) -> TrainingJob | None:
-        """The newest training Job of the namespace, which another `pulumi up` has made in place of this one."""
+        """The newest Job of this training, which another `pulumi up` has made in place of this one."""
+        selector = f"{TRAINING},{LABEL}={self.training}" if self.training else f"{TRAINING},!{LABEL}"
         with asking(f"the Jobs of {self.namespace}"):
-            found = as_json(self.batch.list_namespaced_job, self.namespace, label_selector=TRAINING)["items"]
+            found = as_json(self.batch.list_namespaced_job, self.namespace, label_selector=selector)["items"]
         alive = [job["metadata"] for job in found if not job["metadata"].get("deletionTimestamp")]
         newest = max(alive, key=lambda job: job.get("creationTimestamp") or "", default=None)
         return replace(self, name=newest["name"]) if newest else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from rich.table import Table
 from cli.target import StackName, configuration
 from infra.bill import HOURS_PER_MONTH, Estimate
 from infra.cost import LEFT_OUT, estimate, shown
+from infra.trainings import at_once, plan
 
 
 def cost(
@@ -25,11 +27,15 @@ def cost(
     if bill is None:
         print(f"Stack {stack} uses an existing cluster: its owner pays.")
     else:
-        show(stack, bill, config.job.max_hours if hours is None else hours, by_limit=hours is None)
+        # One after the other where not all fit at once.
+        rounds = math.ceil(len(config.each_training) / max(1, at_once(config)))
+        show(stack, bill, config.job.max_hours * rounds if hours is None else hours, hours is None, len(config.trainings))
+    for line in plan(config):
+        print(line)
 
 
-def show(stack: str, bill: Estimate, hours: float | None, by_limit: bool = False) -> None:
-    """`by_limit`: these hours are job.maxHours, the most that one training's Job can take."""
+def show(stack: str, bill: Estimate, hours: float | None, by_limit: bool = False, trainings: int = 0) -> None:
+    """`by_limit`: these hours are the most that the stack's training, or so many, can take, by job.maxHours."""
     table = Table(box=box.SIMPLE_HEAD, title=f"{stack}: USD per hour, {bill.region}", title_justify="left")
     table.add_column("item")
     table.add_column("at rest", justify="right")
@@ -41,7 +47,8 @@ def show(stack: str, bill: Estimate, hours: float | None, by_limit: bool = False
     if bill.at_rest is not None:
         table.add_row("a month at rest", shown(bill.at_rest * HOURS_PER_MONTH), "")
     if hours is not None and bill.at_full is not None:
-        most = ", the most for one training (job.maxHours)" if by_limit else ""
+        who = f"all {trainings} trainings" if trainings else "one training"
+        most = f", the most for {who} (job.maxHours)" if by_limit else ""
         table.add_row(f"{hours:g} hours at full size{most}", "", shown(bill.at_full * hours))
     console = Console(width=100, highlight=False)
     console.print(table)

@@ -23,7 +23,7 @@ from cli.fetch import complete_checkpoints
 from cli.follow import JobWatch
 from cli.progress import Board
 from cli.reach import last_words, transfer
-from cli.target import Kubeconfig, RunningStack, target_of
+from cli.target import Kubeconfig, RunningStack, TrainingName, target_of, targets_of
 from trainer.contract import EVALUATIONS
 from workloads.layout import CONSUMES, DATA, run_folder
 
@@ -48,6 +48,7 @@ PROGRESS_SECONDS = 10
 def evaluate(
     tasks: Annotated[str, typer.Option(metavar="NAME,...", help="Such as hellaswag,lambada_openai.")],
     stack: RunningStack = "",
+    training: TrainingName = "",
     kubeconfig: Kubeconfig = None,
     step: Annotated[int | None, typer.Option(metavar="N", help="Default: the newest checkpoint.")] = None,
     run: Annotated[str | None, typer.Option(metavar="NAME", help="Another run on the volume.")] = None,
@@ -61,9 +62,9 @@ def evaluate(
     names = ",".join(filter(None, (name.strip() for name in tasks.split(","))))
     if not names:
         raise CommandError("--tasks: empty; give names such as hellaswag,lambada_openai", code=2)
-    target = target_of(stack)
-    training = TrainingJob.of(target, kubeconfig)
-    job, _ = training.read()
+    target = targets_of(stack)[0] if run else target_of(stack, training)
+    trained = TrainingJob.of(target, kubeconfig)
+    job, _ = trained.read()
     if CONSUMES in (job["spec"]["template"]["metadata"].get("annotations") or {}):
         raise CommandError(
             f"stack {stack} gets its nodes for a training alone (nodes.consumption queued); evaluate the model "
@@ -76,11 +77,11 @@ def evaluate(
     own_tasks = str(PurePosixPath(DATA, include)) if include else None
     for name, value in (("--limit", limit), ("--shots", shots), ("--include", own_tasks)):
         options += [] if value is None else [name, str(value)]
-    made = manifest(job, options, hub_token(training))
+    made = manifest(job, options, hub_token(trained))
     if job["status"].get("active"):
         print("The training runs: the evaluation waits until a node has room for it, or the training has ended.")
-    start(training, made)
-    own = TrainingJob(training.core, training.batch, training.namespace, made["metadata"]["name"])
+    start(trained, made)
+    own = TrainingJob(trained.core, trained.batch, trained.namespace, made["metadata"]["name"])
     again = "the same command returns to it while it runs"
     if not follow:
         print(f"Job {own.namespace}/{own.name} evaluates step {chosen} of {folder}; {again}")
@@ -94,7 +95,7 @@ def evaluate(
         _, pods = own.read()
         said = [last_line(last_words(pod)) for pod in pods if pod["status"].get("phase") == "Failed"]
         raise CommandError(f"the evaluation failed: {said[-1] if said else ended.message}")
-    fetch = f"trainyard fetch --stack {stack}" + (f" --run {run}" if run else "")
+    fetch = f"trainyard fetch --stack {stack}" + (f" --run {run}" if run else target.option)
     print(f"In {folder}/{EVALUATIONS}; `{fetch}` downloads it with the report.")
     return 0
 

@@ -18,7 +18,7 @@ import typer
 from cli import CommandError, last_line
 from cli.progress import Bar
 from cli.reach import SCRATCH, Pod, transfer
-from cli.target import Kubeconfig, RunningStack, target_of
+from cli.target import Kubeconfig, RunningStack, TrainingName, target_of, targets_of
 from cli.transfer import Volume, get
 from trainer.contract import MANIFEST, checkpoint_step
 from trainer.plain import counted, plain
@@ -37,6 +37,7 @@ NEW = ".newer"
 
 def fetch(
     stack: RunningStack = "",
+    training: TrainingName = "",
     kubeconfig: Kubeconfig = None,
     run: Annotated[str | None, typer.Option(metavar="NAME", help="Another run on the volume.")] = None,
     to: Annotated[Path | None, typer.Option(metavar="FOLDER", help=f"Default: {HOME}/NAME.")] = None,
@@ -44,12 +45,12 @@ def fetch(
 ) -> None:
     if run in ("", ".", "..") or (run and "/" in run):
         raise CommandError(f"--run {run}: give the name of a run, a folder in {run_folder('')}", code=2)
-    target = target_of(stack)
+    target = targets_of(stack)[0] if run else target_of(stack, training)
     remote = run_folder(run) if run else str(target.run_directory)
     folder = (to or HOME / PurePosixPath(remote).name).expanduser()
     note = {"context": target.context, "namespace": target.namespace, "run": remote}
     refuse_another(folder, note)
-    given = {"--stack": stack, "--run": run, "--to": to and str(to), "--kubeconfig": kubeconfig}
+    given = {"--stack": stack, "--training": training, "--run": run, "--to": to and str(to), "--kubeconfig": kubeconfig}
     words = [word for key, value in given.items() if value for word in (key, value)]
     again = shlex.join(["trainyard", "fetch", *words, *(["--all"] if everything else [])])
     with transfer(target, kubeconfig) as (volume, pod, bar):

@@ -32,7 +32,7 @@ from cli.cluster import (
 )
 from cli.logs import lines
 from cli.progress import LONGEST, Board, figures, time_to_go
-from cli.target import Kubeconfig, RunningStack, Target, is_local, target_of
+from cli.target import Kubeconfig, RunningStack, Target, TrainingName, is_local, target_of
 from trainer.contract import EXIT_DONE, EXIT_FATAL
 from trainer.plain import counted, plain
 from workloads.layout import DATA
@@ -50,14 +50,14 @@ SUCCESSOR_SECONDS = 300.0
 OUTAGE_SECONDS = 60.0
 
 
-def follow(stack: RunningStack = "", kubeconfig: Kubeconfig = None) -> int:
-    target = target_of(stack)
+def follow(stack: RunningStack = "", training: TrainingName = "", kubeconfig: Kubeconfig = None) -> int:
+    target = target_of(stack, training)
     watch = JobWatch(TrainingJob.of(target, kubeconfig), replaced=TrainingJob.successor)
     try:
         with Board() as board:
             ended = watch.follow(board)
     except KeyboardInterrupt:
-        print(f"\nThe training continues; `trainyard follow --stack {stack}` returns to it.")
+        print(f"\nThe training continues; `trainyard follow --stack {stack}{target.option}` returns to it.")
         return 130
     report(Console(), target, ended, stack, local=is_local(stack))
     return 0 if ended.succeeded else 1

@@ -20,8 +20,8 @@ from cli.cluster import LOG_LINES, STOPPED, GoneError, TrainingJob, asking, endi
 from cli.follow import outcome
 from cli.logs import lines
 from cli.progress import parse_logfmt
-from cli.target import Kubeconfig, RunningStack, target_of
-from infra.stackfiles import ROOT
+from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen
+from infra.stackfiles import ROOT, object_name
 from trainer.plain import plain
 from workloads.custom_resources import KUBEFLOW_VERSION
 
@@ -32,13 +32,20 @@ GRACE = 30
 POLL_SECONDS = 1.0
 #: Phases of a pod that has ended.
 ENDED = ("Succeeded", "Failed")
-#: Of a stack: the Job, or the TrainJob, of its training.
+#: Of a stack: the Job, or the TrainJob, of a training.
 JOB = "**Job::training"
 
 
-def stop(stack: RunningStack = "", kubeconfig: Kubeconfig = None) -> None:
-    """The Job stays, suspended, and no `pulumi up` starts it; `trainyard resume` does. Nodes that only it needs go."""
-    target = target_of(stack)
+def stop(stack: RunningStack = "", training: TrainingName = "", kubeconfig: Kubeconfig = None) -> None:
+    """The Job stays, suspended, and no `pulumi up` starts it; `trainyard resume` does. Nodes that only it needs go.
+
+    Of several trainings it stops all, the most urgent last: no other takes the nodes that one leaves.
+    """
+    for target in reversed(chosen(stack, training)):
+        _stop(target, kubeconfig)
+
+
+def _stop(target: Target, kubeconfig: str | None) -> None:
     job = TrainingJob.of(target, kubeconfig)
     found, pods = job.read()
     if end := ending(found):
@@ -69,6 +76,7 @@ def stop(stack: RunningStack = "", kubeconfig: Kubeconfig = None) -> None:
 
 def resume(
     stack: RunningStack = "",
+    training: TrainingName = "",
     kubeconfig: Kubeconfig = None,
     config_file: Annotated[str | None, typer.Option(metavar="FILE", help="Default: Pulumi.STACK.yaml.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing where nothing is to be resumed.")] = False,
@@ -76,7 +84,23 @@ def resume(
     """Its Job was stopped or deleted, its time was up (`job.maxHours`), or it failed for a reason that is mended. Where
     the Job is not merely stopped, `pulumi up` makes it again, and with it whatever else the stack file has changed.
     """
-    target = target_of(stack)
+    made_again = [target for target in chosen(stack, training) if _is_made_again(target, kubeconfig, quiet)]
+    if not made_again:
+        return 0
+    command = ["pulumi", "up", "--stack", stack, "--yes", "--skip-preview", "--suppress-outputs", "--suppress-progress"]
+    for target in made_again:
+        command += ["--replace", f"{JOB}-{object_name(target.training)}" if target.training else JOB]
+    command += ["--config-file", config_file] if config_file else []
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue  # Pulumi heard it too, and ends what it has begun
+
+
+def _is_made_again(target: Target, kubeconfig: str | None, quiet: bool) -> bool:
+    """Let a stopped training go on, or say that its Job has to be made again."""
     job = TrainingJob.of(target, kubeconfig)
     try:
         found, pods = job.read()
@@ -84,11 +108,11 @@ def resume(
         if end.get("type") == "Stopped":
             _say(f"{job.name}: was stopped {end['message'].partition(';')[0]}; resumes from its newest checkpoint")
             _suspend(job, found, None)
-            return 0
+            return False
         if end.get("type") != "Failed":
             if not quiet:
                 _say(f"{job.name}: nothing to resume: {_told(end) if end else 'it has not ended'}")
-            return 0
+            return False
         ended = outcome(found, pods)
         reason = f"had failed: {ended.message if ended else _told(end)}"
     except GoneError:
@@ -98,14 +122,7 @@ def resume(
         reason = "was deleted"
     _say(f"{job.name}: {reason}; starts again from its newest checkpoint")
     _await_pods(job, [pod for pod in pods if pod["status"].get("phase") not in ENDED])
-    command = ["pulumi", "up", "--stack", stack, "--replace", JOB, "--yes", "--skip-preview"]
-    command += ["--suppress-outputs", "--suppress-progress", *(["--config-file", config_file] if config_file else [])]
-    with subprocess.Popen(command, cwd=ROOT) as process:
-        while True:
-            try:
-                return process.wait()
-            except KeyboardInterrupt:
-                continue  # Pulumi heard it too, and ends what it has begun
+    return True
 
 
 def _say(text: str) -> None:

@@ -12,17 +12,18 @@ from cli import CommandError
 from cli.cluster import TrainingJob, asking, index, started
 from cli.progress import LONGEST
 from cli.state import first_pod
-from cli.target import Kubeconfig, RunningStack, target_of
+from cli.target import Kubeconfig, RunningStack, TrainingName, target_of
 from trainer.plain import plain
 
 
 def logs(
     stack: RunningStack = "",
+    training: TrainingName = "",
     kubeconfig: Kubeconfig = None,
     pod: Annotated[int | None, typer.Option(metavar="N", min=0, help="Index of the pod.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Keep printing new lines until the pod ends.")] = False,
 ) -> None:
-    target = target_of(stack)
+    target = target_of(stack, training)
     job = TrainingJob.of(target, kubeconfig)
     _, pods = job.read()
     name = choose(started(pods), pod, job.log_end)

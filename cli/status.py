@@ -29,8 +29,8 @@ AGED = {"loss": "loss", "validation_loss": "validation", "tokens_per_second": "s
 """Figure -> its name beside its age."""
 
 
-def status(stack: RunningStack = "", kubeconfig: Kubeconfig = None) -> None:
-    target = target_of(stack)
+def status(stack: RunningStack = "", training: TrainingName = "", kubeconfig: Kubeconfig = None) -> None:
+    target = target_of(stack, training)
     Console().print(screen(read(target, kubeconfig), target, datetime.now(UTC)))
 
 

@@ -68,6 +68,10 @@ RunningStack = Annotated[str, _option(lambda given: given or selected(), _SELECT
 StackNames = Annotated[
     list[str] | None, _option(lambda given: [known(each) for each in given or stacks()], "all, it may be repeated")
 ]
+#: One of a stack's trainings.
+TrainingName = Annotated[
+    str, typer.Option("--training", metavar="NAME", help="Of several, this one.", show_default=False)
+]
 Kubeconfig = Annotated[str | None, typer.Option(metavar="FILE", help="Default: the stack's, or as for kubectl.")]
 
 
@@ -98,15 +102,42 @@ class Target:
     """Folder of the run in the pods."""
     kubeconfig: str | None = None
     """The file with the context; None: wherever kubectl looks."""
+    training: str = ""
+    """Its name, of several of the stack; empty: the stack has one."""
 
     @property
     def resume(self) -> str:
         """The command that starts the training again."""
-        return self.commands.get("resumeCommand", "trainyard resume")
+        command = self.commands.get("resumeCommand", "trainyard resume")
+        return f"{command}{self.option}"
+
+    @property
+    def option(self) -> str:
+        """What a command needs beside the stack to be about this training."""
+        return f" --training {self.training}" if self.training else ""
 
 
-def target_of(stack: str) -> Target:
-    """Ask Pulumi for the outputs of a stack. Raises CommandError, and FileNotFoundError without Pulumi."""
+def target_of(stack: str, training: str = "") -> Target:
+    """A training of a stack: the one of that name, or the only one. Raises CommandError."""
+    found = targets_of(stack)
+    names = ", ".join(target.training for target in found if target.training)
+    if training and not names:
+        raise CommandError(f"--training {training}: stack {stack} has one training, without a name; leave it out", code=2)
+    if len(found) > 1 and not training:
+        raise CommandError(f"stack {stack} has several trainings; give --training NAME, one of: {names}", code=2)
+    chosen = [target for target in found if training in ("", target.training)]
+    if not chosen:
+        raise CommandError(f"--training {training}: stack {stack} has no such training; there are: {names}", code=2)
+    return chosen[0]
+
+
+def chosen(stack: str, training: str = "") -> list[Target]:
+    """The training of that name; without one, all trainings of the stack. Raises CommandError."""
+    return [target_of(stack, training)] if training else targets_of(stack)
+
+
+def targets_of(stack: str) -> list[Target]:
+    """All trainings of a stack, the most urgent first. Raises CommandError, and FileNotFoundError without Pulumi."""
     if is_local(stack):
         enter_local()
     try:
@@ -118,17 +149,22 @@ def target_of(stack: str) -> Target:
     if done.returncode:
         raise CommandError(_why(stack, done.stderr))
     outputs = json.loads(done.stdout)
-    if "jobName" not in outputs:
+    runs = outputs.get("trainings") or ({"": outputs} if "jobName" in outputs else {})
+    if not runs:
         raise CommandError(f"stack {stack} has no training yet; run `pulumi up --stack {stack}` first")
-    return Target(
-        context=outputs["context"],
-        namespace=outputs["namespace"],
-        job=outputs["jobName"],
-        data_folder=outputs.get("dataFolder"),
-        commands={name: value for name, value in outputs.items() if name.endswith("Command")},
-        run_directory=outputs.get("runDirectory"),
-        kubeconfig=outputs.get("kubeconfig"),
-    )
+    return [
+        Target(
+            context=outputs["context"],
+            namespace=outputs["namespace"],
+            job=run["jobName"],
+            data_folder=outputs.get("dataFolder"),
+            commands={name: value for name, value in outputs.items() if name.endswith("Command")},
+            run_directory=run.get("runDirectory"),
+            kubeconfig=outputs.get("kubeconfig"),
+            training=name,
+        )
+        for name, run in sorted(runs.items(), key=lambda item: item[1].get("rank", 0))
+    ]
 
 
 DOWN = "stack local is not up; `make up` brings it up, with the datasets and runs that it left in .local/"

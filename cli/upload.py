@@ -17,7 +17,7 @@ import typer
 
 from cli import CommandError
 from cli.reach import transfer
-from cli.target import Kubeconfig, RunningStack, target_of
+from cli.target import Kubeconfig, RunningStack, targets_of
 from cli.transfer import copy, put
 from trainer.config.addresses import REFUSED, SCHEMES, TABLES, address, kind_of, passed_over
 from trainer.plain import plain
@@ -47,7 +47,7 @@ def upload(
     one = not remote and Path(source).is_file()
     top, names = (Path(), []) if remote else local_files(Path(source), follow_links)
     inside, changed = f"{folder}/{names[0]}" if one else folder, False
-    with transfer(target_of(stack), kubeconfig) as (volume, _, bar):
+    with transfer(targets_of(stack)[0], kubeconfig) as (volume, _, bar):
         if remote:
             # The server sees whether it is a file or a folder: a folder keeps its name.
             inside = copy(volume, source, folder, bar, name="" if to else remote_name(source))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, TypeVar, cast, get_type_hints
 
@@ -50,6 +50,15 @@ class StackConfig:
     secrets: SecretsConfig
     node_machine: Machine | None = None
     """Facts about `nodes.machineType`; None: unknown, or no nodes."""
+    training_name: str = ""
+    """Of one of several trainings; empty: the stack has one."""
+    trainings: Mapping[str, StackConfig] = field(default_factory=dict)
+    """Several trainings by name, the most urgent first, each as a stack that has it alone; empty: there is one."""
+
+    @property
+    def each_training(self) -> tuple[StackConfig, ...]:
+        """The stack with each of its trainings, the most urgent first."""
+        return tuple(self.trainings.values()) or (self,)
 
     @property
     def name(self) -> str:
@@ -111,9 +120,6 @@ Rule = Callable[[StackConfig], Iterator[str]]
 def shared_sections() -> dict[str, type[Section]]:
     """Key -> class of the sections that stacks of every kind may have; of `nodes` and `storage` what all have."""
     hints = get_type_hints(StackConfig)
-    own = ("cloud", "node_machine")
-    return {
-        field.name: NodesConfig if field.name == "nodes" else hints[field.name]
-        for field in fields(StackConfig)
-        if field.name not in own
-    }
+    own = ("cloud", "node_machine", "training_name", "trainings")
+    names = [each.name for each in fields(StackConfig) if each.name not in own]
+    return {name: NodesConfig if name == "nodes" else hints[name] for name in names}

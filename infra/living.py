@@ -89,7 +89,7 @@ def read() -> dict[str, Any]:
             found |= json.loads(resource["outputs"].get("values") or "{}")
         elif resource["type"] in FOLDERS:
             output, key = FOLDERS[resource["type"]]
-            found[key] = resource["outputs"].get(output)
+            found[key] = resource["outputs"].get(output)  # of several trainings any: they are not compared
     return found
 
 

@@ -28,6 +28,7 @@ from infra.needs import load
 from infra.rules import RULES
 from infra.sections import DATA, NodesConfig
 from infra.stackfiles import ROOT, beside_config
+from infra.trainings import KEYS, Differing, checkpoints, is_swept, several, shared_data, under
 from trainer.config.schema import Config as TrainingConfig
 from trainer.config.schema import checked, with_deepspeed_file
 from trainer.config.section import Problems, merged, named, validated
@@ -38,13 +39,49 @@ FORMS = load(Path(__file__).with_name("keys.yaml"))
 
 
 def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
-    """Parse the values under `trainyard:` of one stack.
-
-    It validates section by section, so that a mistake in one does not hide those in the others, and runs the rules on
-    every section that parsed.
+    """Parse the values under `trainyard:` of one stack, and of each of its trainings.
 
     Raises:
         ConfigError: with all problems of the stack.
+    """
+    problems: list[str] = []
+    given = several(values, problems)
+    config, shared = _parsed({key: value for key, value in values.items() if key not in KEYS}, stack)
+    if given:
+        config, shared = _with_trainings(given, shared, stack)
+    if problems := problems + shared:
+        # The given text may contain newlines: each problem stays on one line.
+        raise ConfigError(stack, sorted({" ".join(problem.split()) for problem in problems}))
+    return config
+
+
+def _with_trainings(
+    given: Mapping[str, Differing], shared: list[str], stack: str
+) -> tuple[StackConfig, list[str]]:
+    """A stack with several trainings, and its problems; `shared` are those of the stack without them."""
+    read = {name: _parsed(each.values, stack) for name, each in given.items()}
+    # A problem of the stack's own keys is told once. One that every training mends is none.
+    problems = [line for line in shared if all(line in lines for _, lines in read.values())]
+    told: set[str] = set()
+    for name, (_, lines) in read.items():
+        path = given[name].path
+        # A value of a sweep stands in many of its trainings.
+        problems += [under(path, line) for line in lines if line not in (*problems, *(told if is_swept(path) else ()))]
+        told |= set(lines)
+    trainings = {name: replace(config, training_name=name) for name, (config, _) in read.items()}
+    if not problems:
+        problems += shared_data(trainings, {name: _data_of(each) for name, each in trainings.items()})
+        problems += checkpoints(trainings)
+    # Where one has to stand for all, such as in the check of the nodes, it is the one with the most workers.
+    largest = max(trainings.values(), key=lambda config: config.workers.count)
+    return replace(largest, training_name="", trainings=trainings), problems
+
+
+def _parsed(values: Mapping[str, Any], stack: str) -> tuple[StackConfig, list[str]]:
+    """A stack with one training, and its problems.
+
+    It validates section by section, so that a mistake in one does not hide those in the others, and runs the rules on
+    every section that parsed.
     """
     cluster = _kind_of(values)
     # Of an unknown kind of cluster, the sections that all kinds have alike.
@@ -58,7 +95,7 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
             fix = f"pulumi config rm '{key}', then pulumi config set --path '{key}' VALUE"
             wrong.add((key,), f"was set without --path; {fix}")
         else:
-            wrong.tell_unknown((key,), list(known))
+            wrong.tell_unknown((key,), [*known, *KEYS])
         problems += wrong.lines
     parsed: dict[str, Any] = {}
     for key, section in known.items():
@@ -85,10 +122,7 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
     config = _fill_in(StackConfig(cloud=parsed.get(kind), **shared), kind, stack)
     for rule in (*RULES, *(CLOUDS[kind].rules if kind else ()), lambda config: unfit(config.cluster, stack)):
         problems += _ask(rule, config)
-    if problems:
-        # The given text may contain newlines: each problem stays on one line.
-        raise ConfigError(stack, sorted(" ".join(problem.split()) for problem in problems))
-    return config
+    return config, problems
 
 
 def _with_deepspeed_file(given: dict[str, Any], wrong: Problems) -> dict[str, Any]:
@@ -182,12 +216,17 @@ def _exchange_text(config: StackConfig) -> StackConfig:
 
 def _name_dataset(config: StackConfig) -> StackConfig:
     """Name the dataset's folder by what determines the data: two share one only if given the same name."""
-    text, training = config.dataset, config.training
+    text = config.dataset
     if text.name:
         return config
+    first = re.sub("[^a-z0-9]+", "-", Path(text.input[0]).name.partition(".")[0].lower()).strip("-")[:30]
+    digest = hashlib.sha256(json.dumps(_data_of(config)).encode()).hexdigest()[:8]
+    return replace(config, dataset=text.model_copy(update={"name": f"{first or 'text'}-{digest}"}))
+
+
+def _data_of(config: StackConfig) -> list[Any]:
+    """All that determines the data of a training."""
+    text, training = config.dataset, config.training
     form = "text" if training.task in ("language_model", "distillation") else training.task
     made_of = [text.input, text.tokenizer or training.model.name or "gpt2", text.validation_fraction, form]
-    made_of += [text.reading] if text.reading else []
-    first = re.sub("[^a-z0-9]+", "-", Path(text.input[0]).name.partition(".")[0].lower()).strip("-")[:30]
-    digest = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:8]
-    return replace(config, dataset=text.model_copy(update={"name": f"{first or 'text'}-{digest}"}))
+    return [*made_of, text.reading] if text.reading else made_of

@@ -26,6 +26,11 @@ class ConfigError(ValueError):
         super().__init__("\n  ".join([f"invalid configuration of stack {stack} ({count})", *problems]))
 
 
+def object_name(training: str) -> str:
+    """The name of one of several trainings in those of its objects: a part of a host name has no dots."""
+    return training.replace(".", "-")
+
+
 def stacks() -> list[str]:
     """The names of all stacks that have a file, without those of tests."""
     names = (path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))

@@ -110,12 +110,17 @@ def _tokenizer(config: StackConfig) -> Iterator[str]:
 _SURE = 0.85
 
 
+def shape_of(config: StackConfig) -> memory.Shape | None:
+    """The shape of the trained model; None if it is unknown."""
+    tokenizer = config.dataset.tokenizer
+    words = memory.VOCABULARY if tokenizer in ("", "gpt2") else memory.words_to_train(tokenizer) or 0
+    return memory.shape_of(config.training, words)
+
+
 def _memory(config: StackConfig) -> Iterator[str]:
     """Refuse a model that fits no worker before anything is rented; a model of unknown size passes."""
     training, workers, machine = config.training, config.workers, config.node_machine
-    tokenizer = config.dataset.tokenizer
-    words = memory.VOCABULARY if tokenizer in ("", "gpt2") else memory.words_to_train(tokenizer) or 0
-    shape = memory.shape_of(training, words)
+    shape = shape_of(config)
     there = machine.accelerator_gib if workers.gpus and machine else 0.0
     if shape is None or training.task == "question_answering" or (workers.gpus and not there):
         return

@@ -39,6 +39,7 @@ def request_annotations(job_name: str, pool: WorkerPool) -> dict[str, str]:
 
 
 def request_nodes(
+    name: str,
     job_name: str,
     pool: WorkerPool,
     count: int,
@@ -55,10 +56,10 @@ def request_nodes(
     described = metadata("trainer", namespace, job_name, NOT_AWAITED)
     once = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(delete_before_replace=True))
     template = k8s.core.v1.PodTemplate(
-        "nodes-wanted", metadata=described, template=pod_template("trainer", pod), opts=once
+        name, metadata=described, template=pod_template("trainer", pod), opts=once
     )
     request = CustomResource(
-        "nodes-wanted",
+        name,
         api_version=f"{AUTOSCALING}/v1",
         kind="ProvisioningRequest",
         metadata=described,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 
 import pulumi
 import pulumi_kubernetes as k8s
@@ -34,6 +35,10 @@ class Dataset(pulumi.ComponentResource):
     directory: str
     """Folder of the shards in the pods."""
     job: k8s.batch.v1.Job
+    account: k8s.core.v1.ServiceAccount | None
+    """That may read the user's buckets; a stack has one."""
+    fetches: list[list[str]]
+    """Commands that fetch its models."""
 
     def __init__(
         self,
@@ -41,15 +46,22 @@ class Dataset(pulumi.ComponentResource):
         config: StackConfig,
         workspace: Workspace,
         tokens: Tokens,
+        users: Sequence[TrainingConfig],
+        before: Sequence[Dataset] = (),
     ):
+        """`users`: the trainings that read it, whose models are fetched; `before`: the stack's other datasets."""
         super().__init__("trainyard:workloads:Dataset", name, None, workspace.component())
         text = config.dataset
         self.directory = dataset_folder(text.name)
         command = prepare_command(config.training, text, self.directory)
-        fetches = fetch_commands(config.training)
+        self.fetches = fetches = fetch_commands(users)
         words = [workspace.image.version, *command, *(word for fetch in fetches for word in fetch)]
+        if config.training_name:  # a stack's only training had this name, and its Job may still be there
+            words.append("several")
         identity = hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
-        account = self._account(workspace)
+        self.account = before[0].account if before else self._account(workspace)
+        # Two Jobs must not fetch a model into its folder at once.
+        waits = [each.job for each in before if any(fetch in each.fetches for fetch in fetches)]
         self.job = k8s.batch.v1.Job(
             name,
             metadata=metadata(
@@ -65,11 +77,11 @@ class Dataset(pulumi.ComponentResource):
                 # Text or a template that never comes to an end would hold the volume, and `up`, for ever.
                 active_deadline_seconds=text.timeout_minutes * 60,
                 pod_failure_policy=k8s.batch.v1.PodFailurePolicyArgs(rules=[_bad_input(), ignore_disruptions()]),
-                template=pod_template("dataset", _pod(config, command, fetches, workspace, tokens, account), STAYS),
+                template=pod_template("dataset", _pod(config, command, fetches, workspace, tokens, self.account), STAYS),
             ),
             # Delete the old Job first: two Jobs must not write the same shards.
             opts=pulumi.ResourceOptions.merge(
-                workspace.owned(self), pulumi.ResourceOptions(delete_before_replace=True)
+                workspace.owned(self), pulumi.ResourceOptions(delete_before_replace=True, depends_on=waits)
             ),
         )
         self.register_outputs({"directory": self.directory})
@@ -127,13 +139,26 @@ def prepare_arguments(training: TrainingConfig, config: DatasetConfig, directory
     ]
 
 
-def fetch_commands(training: TrainingConfig) -> list[list[str]]:
+def fetch_commands(users: Sequence[TrainingConfig]) -> list[list[str]]:
     """Modules that fetch weights from the hub, with arguments, since the trainers are offline; none for a folder."""
+    names = dict.fromkeys(name for each in users for name in (each.model.name, each.distillation.teacher))
     return [
         ["trainer.fetch", "--model", name, "--output", weights_folder(name)]
-        for name in dict.fromkeys((training.model.name, training.distillation.teacher))
+        for name in names
         if name and is_on_hub(name)
     ]
+
+
+def prepare_datasets(config: StackConfig, workspace: Workspace, tokens: Tokens) -> dict[str, Dataset]:
+    """The datasets of a stack's trainings by folder; one that several read is prepared once."""
+    found: dict[str, Dataset] = {}
+    for each in config.each_training:
+        folder = each.dataset.name
+        if folder not in found:
+            name = f"dataset-{folder}" if config.trainings else "dataset"
+            users = [other.training for other in config.each_training if other.dataset.name == folder]
+            found[folder] = Dataset(name, each, workspace, tokens, users, list(found.values()))
+    return found
 
 
 def _pod(

@@ -58,7 +58,9 @@ def job_size(workers: WorkersConfig) -> dict[str, Any]:
     return {"completions": pods, "parallelism": pods, "max_failed_indexes": pods - workers.min}
 
 
-def resize(name: str, job: k8s.batch.v1.Job, workers: WorkersConfig, namespace: Namespace) -> k8s.batch.v1.JobPatch:
+def resize(
+    name: str, job: k8s.batch.v1.Job, workers: WorkersConfig, namespace: Namespace, training: str
+) -> k8s.batch.v1.JobPatch:
     """Give the Job the size that is configured now."""
     return k8s.batch.v1.JobPatch(
         name,
@@ -67,7 +69,7 @@ def resize(name: str, job: k8s.batch.v1.Job, workers: WorkersConfig, namespace: 
             # initial size and needs a new patch.
             name=job.metadata.name,
             namespace=namespace.name,
-            labels=labels("trainer"),
+            labels=labels("trainer", training),
             annotations={"pulumi.com/patchForce": "true", "pulumi.com/skipAwait": "true"},
         ),
         spec=k8s.batch.v1.JobSpecPatchArgs(**job_size(workers)),

@@ -24,18 +24,23 @@ CHECK_PRIORITY = 500
 TRAINING_PRIORITY = 100
 
 
-def component(name: str) -> dict[str, str]:
-    """The labels that select one kind of pod."""
-    return {"app.kubernetes.io/name": "trainyard", "app.kubernetes.io/component": name}
+#: Label of the objects of one of several trainings: its name.
+TRAINING = "trainyard/training"
 
 
-def labels(name: str) -> dict[str, str]:
-    return {**component(name), "app.kubernetes.io/managed-by": "pulumi"}
+def component(name: str, training: str = "") -> dict[str, str]:
+    """The labels that select one kind of pod; `training`: those of one of several trainings alone."""
+    one = {TRAINING: training} if training else {}
+    return {"app.kubernetes.io/name": "trainyard", "app.kubernetes.io/component": name, **one}
 
 
-def select(name: str) -> k8s.meta.v1.LabelSelectorArgs:
+def labels(name: str, training: str = "") -> dict[str, str]:
+    return {**component(name, training), "app.kubernetes.io/managed-by": "pulumi"}
+
+
+def select(name: str, training: str = "") -> k8s.meta.v1.LabelSelectorArgs:
     """Selects one kind of pod."""
-    return k8s.meta.v1.LabelSelectorArgs(match_labels=component(name))
+    return k8s.meta.v1.LabelSelectorArgs(match_labels=component(name, training))
 
 
 def metadata(
@@ -43,10 +48,11 @@ def metadata(
     namespace: pulumi.Input[str] | None = None,
     name: pulumi.Input[str] | None = None,
     annotations: Mapping[str, pulumi.Input[str]] | None = None,
+    training: str = "",
 ) -> k8s.meta.v1.ObjectMetaArgs:
     """Metadata of an object that belongs to the component `what`; without a `name`, Pulumi makes one up."""
     noted = dict(annotations) if annotations else None
-    return k8s.meta.v1.ObjectMetaArgs(name=name, namespace=namespace, labels=labels(what), annotations=noted)
+    return k8s.meta.v1.ObjectMetaArgs(name=name, namespace=namespace, labels=labels(what, training), annotations=noted)
 
 
 def make_namespace(
@@ -59,9 +65,10 @@ def make_namespace(
 
 
 def pod_template(
-    what: str, spec: k8s.core.v1.PodSpecArgs, annotations: Mapping[str, str] | None = None
+    what: str, spec: k8s.core.v1.PodSpecArgs, annotations: Mapping[str, str] | None = None, training: str = ""
 ) -> k8s.core.v1.PodTemplateSpecArgs:
-    return k8s.core.v1.PodTemplateSpecArgs(metadata=metadata(what, annotations=annotations), spec=spec)
+    described = metadata(what, annotations=annotations, training=training)
+    return k8s.core.v1.PodTemplateSpecArgs(metadata=described, spec=spec)
 
 
 def ignore_disruptions() -> k8s.batch.v1.PodFailurePolicyRuleArgs:
@@ -101,6 +108,37 @@ def make_priority_class(
         opts=pulumi.ResourceOptions(parent=parent, deleted_with=cluster.resource),
     )
     return made.metadata.name.apply(str)
+
+
+#: The cluster autoscaler adds no node for pods below this priority, and removes nodes under them (its flag
+#: --expendable-pods-priority-cutoff, default; kubernetes/autoscaler cluster-autoscaler/FAQ.md, read 2026-11-25).
+EXPENDABLE = -10
+
+
+def training_class(namespace: str, training: str) -> str:
+    """Name of the priority class of one of several trainings; it belongs to no namespace."""
+    return f"{namespace}-training-{training}"
+
+
+def make_training_priority(
+    training: str, rank: int, own_nodes: bool, cluster: Cluster, namespace: str, parent: pulumi.Resource
+) -> k8s.scheduling.v1.PriorityClass:
+    """The class of one of several trainings, which preempts those after it; the most urgent has rank 0.
+
+    Where the nodes are not the stack's, none is above 0, the priority of other people's pods: they are not preempted.
+    The name is the training's, so that its Job stays as it is when its rank changes.
+    """
+    value = (TRAINING_PRIORITY if own_nodes else 0) - rank
+    return k8s.scheduling.v1.PriorityClass(
+        f"training-{training}-priority",
+        metadata=metadata("priority", name=training_class(namespace, training), training=training),
+        value=max(value, EXPENDABLE) if cluster.shared else value,
+        global_default=False,
+        preemption_policy="PreemptLowerPriority",
+        description=f"trainyard: the pods of training {training}",
+        # A new value is a new object under the same name: pods that are made in between are tried again.
+        opts=pulumi.ResourceOptions(parent=parent, deleted_with=cluster.resource, delete_before_replace=True),
+    )
 
 
 def make_deployment(
@@ -190,17 +228,19 @@ def make_service(
     described: k8s.meta.v1.ObjectMetaArgs,
     port: tuple[str, int] | None,
     opts: pulumi.ResourceOptions,
+    training: str = "",
 ) -> k8s.core.v1.Service:
     """An address inside the cluster for the pods of the component `what`; `port` is its name and number.
 
     Without a port the Service is headless: it names pods that look each other up before any of them is ready.
     """
     core = k8s.core.v1
+    selector = component(what, training)
     if port is None:
-        spec = core.ServiceSpecArgs(cluster_ip="None", publish_not_ready_addresses=True, selector=component(what))
+        spec = core.ServiceSpecArgs(cluster_ip="None", publish_not_ready_addresses=True, selector=selector)
     else:
         ports = [core.ServicePortArgs(name=port[0], port=port[1], target_port=port[1])]
-        spec = core.ServiceSpecArgs(selector=component(what), ports=ports)
+        spec = core.ServiceSpecArgs(selector=selector, ports=ports)
     return core.Service(name, metadata=described, spec=spec, opts=opts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import pulumi
@@ -15,11 +16,14 @@ from workloads.tensorboard import PORT
 from workloads.training import Training
 from workloads.workspace import Workspace
 
+#: Label of a Job's pods.
+JOB = "batch.kubernetes.io/job-name"
+
 
 def export(
     config: StackConfig,
     workspace: Workspace,
-    training: Training,
+    trainings: Sequence[Training],
     check: GpuCheck | None = None,
 ) -> None:
     """Export the outputs; cli/target.py reads them."""
@@ -32,8 +36,16 @@ def export(
     if own:
         pulumi.export("kubeconfig", own)
     pulumi.export("namespace", workspace.namespace.name)
-    pulumi.export("jobName", training.told_name)
-    pulumi.export("runDirectory", training.run_directory)
+    if config.trainings:
+        # With their rank: an object's keys have no order in Pulumi's state.
+        told = {
+            each.config.training_name: {"jobName": each.told_name, "runDirectory": each.run_directory, "rank": rank}
+            for rank, each in enumerate(trainings)
+        }
+        pulumi.export("trainings", told)
+    else:
+        pulumi.export("jobName", trainings[0].told_name)
+        pulumi.export("runDirectory", trainings[0].run_directory)
     pulumi.export("image", workspace.image.reference)
     if cluster.resource is not None:
         pulumi.export("cluster", cluster.name)
@@ -49,9 +61,9 @@ def export(
     if (hourly := cost.output(config)) is not None:
         pulumi.export("costPerHour", hourly)
     pulumi.export("watchCommand", f"{kubectl} get pods,jobs --watch --output wide")
-    pulumi.export(
-        "logsCommand", f"{kubectl} logs --selector batch.kubernetes.io/job-name={training.job_name} --follow --prefix"
-    )
+    jobs = ",".join(each.job_name for each in trainings)
+    pods = f"{JOB}={jobs}" if len(trainings) == 1 else f"'{JOB} in ({jobs})'"
+    pulumi.export("logsCommand", f"{kubectl} logs --selector {pods} --follow --prefix")
     stack = shlex.quote(pulumi.get_stack())
     # An ended Job stays until somebody has looked at it: no `pulumi up` starts it again unasked.
     pulumi.export("resumeCommand", f".venv/bin/trainyard resume --stack {stack}")
@@ -61,6 +73,6 @@ def export(
         pulumi.export("tensorboardCommand", f"{kubectl} port-forward service/{TENSORBOARD} {PORT}")
     if config.tensorboard.enabled and config.training.task != "question_answering":
         # The TensorBoard pod has the shared volume and the trainer's image, so the model can be tried there.
-        run = f"python -m trainer.sample --run {training.run_directory}"
+        run = f"python -m trainer.sample --run {trainings[0].run_directory}"
         prompt = "--chat --prompt 'Who are you?'" if config.training.task == "finetune" else "--prompt 'The light'"
         pulumi.export("sampleCommand", f"{kubectl} exec deployment/{TENSORBOARD} -- {run} {prompt}")

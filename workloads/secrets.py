@@ -75,11 +75,11 @@ def store_image_pull(config: StackConfig, cluster: Cluster, namespace: Namespace
     )
 
 
-def make_compile_key(namespace: Namespace, opts: pulumi.ResourceOptions) -> k8s.core.v1.Secret:
+def make_compile_key(name: str, namespace: Namespace, opts: pulumi.ResourceOptions) -> k8s.core.v1.Secret:
     """The key with which trainers on accelerators sign compiled code: the storage is open to other pods."""
-    made = CompileKey("compile-key", pulumi.ResourceOptions(parent=opts.parent))
+    made = CompileKey(name, pulumi.ResourceOptions(parent=opts.parent))
     return k8s.core.v1.Secret(
-        "compile-key",
+        name,
         metadata=metadata("trainer", namespace.name),
         string_data={CACHE_KEY: made.key},
         opts=opts,

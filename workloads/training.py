@@ -12,20 +12,30 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.config import DatasetConfig, StackConfig, TrainingConfig, WorkersConfig
+from infra.config import DatasetConfig, StackConfig, TrainingConfig
 from infra.existing import find_context
+from infra.stackfiles import object_name
 from trainer.config.schema import arguments, changed
 from workloads.custom_resources import CONTAINER as TRAINJOB_CONTAINER
 from workloads.custom_resources import job_of, make_train_job, request_annotations, request_nodes
 from workloads.dataset import Dataset
 from workloads.elastic import FIELDS, identity, is_elastic, resize
 from workloads.layout import dataset_folder, run_folder, weights_folder
-from workloads.objects import GONE_AT_ONCE, TRAINING_PRIORITY, make_priority_class, make_service, metadata, select
+from workloads.objects import (
+    GONE_AT_ONCE,
+    TRAINING_PRIORITY,
+    make_priority_class,
+    make_service,
+    make_training_priority,
+    metadata,
+    select,
+    training_class,
+)
 from workloads.rendezvous import Rendezvous
 from workloads.scheduling import warn_of_waiting
 from workloads.secrets import WANDB, Tokens, environment_of, fingerprint, make_compile_key, uses_wandb
-from workloads.training_job import SERVICE, job_spec, trainer_pod_spec
-from workloads.workspace import Namespace, Workspace
+from workloads.training_job import job_spec, service_name, trainer_pod_spec
+from workloads.workspace import Workspace
 
 #: Name of the pods' container, by job.runtime.
 CONTAINERS = {"job": "train", "trainjob": TRAINJOB_CONTAINER}
@@ -48,11 +58,13 @@ class Training(pulumi.ComponentResource):
     """The Job's name, for the outputs of the stack."""
     made: pulumi.Resource
     """What is made last: the Job at the size that is configured now."""
+    config: StackConfig
+    """The stack with this training alone."""
 
     def __init__(
         self,
-        name: str,
         config: StackConfig,
+        rank: int,
         workspace: Workspace,
         dataset: Dataset,
         rendezvous: Rendezvous,
@@ -60,9 +72,11 @@ class Training(pulumi.ComponentResource):
         after: Sequence[pulumi.Resource] = (),
         built: Mapping[str, Any] | None = None,
     ):
-        super().__init__("trainyard:workloads:Training", name, None, workspace.component())
-        workers, job = config.workers, config.job
-        cluster, namespace = workspace.cluster, workspace.namespace
+        """`rank`: of several trainings, how many are more urgent."""
+        of = f"-{object_name(config.training_name)}" if config.training_name else ""
+        super().__init__("trainyard:workloads:Training", f"training{of}", None, workspace.component())
+        self.config, workers, job = config, config.workers, config.job
+        self.workspace, cluster, namespace = workspace, workspace.cluster, workspace.namespace
         elastic = is_elastic(workers, cluster.workers, job.runtime)
         self.run_name = chosen_run(config)
         self.run_directory = run_folder(self.run_name)
@@ -79,32 +93,33 @@ class Training(pulumi.ComponentResource):
             rendezvous.client is not None,
         ]
         digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
-        name_of_job = f"train-{self.run_name[:40]}-{digest}"
-        if job.runtime == "trainjob":
-            # Shorter: the controllers append to it to name Jobs and pods.
-            name_of_job = f"train-{self.run_name[:26]}-{digest}"
+        # Shorter for a TrainJob: the controllers append to it to name Jobs and pods.
+        readable = object_name(self.run_name)[: 26 if job.runtime == "trainjob" else 40]
+        name_of_job = f"train-{readable}-{digest}"
         self.job_name = job_of(name_of_job) if job.runtime == "trainjob" else name_of_job
-        # Names for the pods: <job>-<index>.trainer.<namespace>.svc.
-        make_service(SERVICE, "trainer", metadata("trainer", namespace.name, SERVICE), None, workspace.owned(self))
         container, opts = CONTAINERS[job.runtime], workspace.owned(self)
+        # Names for the pods: <job>-<index>.<service>.<namespace>.svc.
+        service = service_name(config)
+        make_service(service, "trainer", self._described(service), None, opts, config.training_name)
+        priority, urgency = self._priority(rank)
         pod = trainer_pod_spec(
             container,
             settings,
-            workers,
+            config,
             elastic,
             workspace,
             rendezvous,
             tokens=tokens.environment(WANDB) if uses_wandb(config.training) else [],
-            secrets=environment_of(make_compile_key(namespace, opts) if workers.gpus else None),
-            priority=make_priority_class("training", TRAINING_PRIORITY, cluster, namespace.name, self),
+            secrets=environment_of(make_compile_key(f"compile-key{of}", namespace, opts) if workers.gpus else None),
+            priority=priority,
         )
         pods = workers.count + workers.spares
         # Each Job has its own request: a granted one is used up. It waits for the dataset Job: nodes that come earlier
         # would be billed while idle, and then removed.
         ready = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[dataset.job, rendezvous]))
-        requested = request_nodes(name_of_job, cluster.workers, pods, pod, namespace.name, ready)
+        requested = request_nodes(f"nodes-wanted{of}", name_of_job, cluster.workers, pods, pod, namespace.name, ready)
         queue = request_annotations(name_of_job, cluster.workers)
-        spec = job_spec(workers, container, pod, job.max_hours, queue)
+        spec = job_spec(config, container, pod, queue)
         # Delete the old Job first: two trainings must not share a run folder. Start after the dataset Job.
         opts = pulumi.ResourceOptions(
             parent=self,
@@ -113,15 +128,15 @@ class Training(pulumi.ComponentResource):
             # forbids: neither would ever go.
             deleted_with=cluster.resource,
             delete_before_replace=True,
-            depends_on=[dataset.job, rendezvous, *requested, *after],
+            depends_on=[dataset.job, rendezvous, *requested, *urgency, *after],
             ignore_changes=[f"spec.{field}" for field in FIELDS] if elastic else None,
         )
         if job.runtime == "trainjob":
-            made = self.made = make_train_job(name, name_of_job, pods, spec, namespace.name, opts)
+            made = self.made = make_train_job(f"training{of}", name_of_job, pods, spec, namespace.name, opts)
         else:
-            made, self.made = self._job(name, spec, workers, namespace, elastic, opts)
+            made, self.made = self._job(f"training{of}", spec, elastic, opts)
         if workers.min < workers.count:
-            self._budget(namespace, workers.min)
+            self._budget(service, workers.min)
 
         def told(text: str) -> pulumi.Input[str]:
             """Hold an output of a living stack back until the Job is made.
@@ -134,48 +149,51 @@ class Training(pulumi.ComponentResource):
         self.told_name = told(self.job_name)
         self.register_outputs({"jobName": self.told_name, "runDirectory": told(self.run_directory)})
 
+    def _described(self, name: str, annotations: Mapping[str, str] | None = None) -> k8s.meta.v1.ObjectMetaArgs:
+        """Metadata of an object of this training."""
+        return metadata("trainer", self.workspace.namespace.name, name, annotations, self.config.training_name)
+
+    def _priority(self, rank: int) -> tuple[pulumi.Input[str], list[pulumi.Resource]]:
+        """The name of the pods' priority class, and what must be there before them."""
+        config, cluster, namespace = self.config, self.workspace.cluster, self.workspace.namespace
+        if not config.training_name:
+            return make_priority_class("training", TRAINING_PRIORITY, cluster, namespace.name, self), []
+        name, where = object_name(config.training_name), config.cluster.namespace
+        made = make_training_priority(name, rank, config.nodes is not None, cluster, where, self)
+        # Text, not the output: a class that is made again with another value would take the Job with it.
+        return training_class(where, name), [made]
+
     def _job(
-        self,
-        name: str,
-        spec: k8s.batch.v1.JobSpecArgs,
-        workers: WorkersConfig,
-        namespace: Namespace,
-        elastic: bool,
-        opts: pulumi.ResourceOptions,
+        self, name: str, spec: k8s.batch.v1.JobSpecArgs, elastic: bool, opts: pulumi.ResourceOptions
     ) -> tuple[pulumi.Resource, pulumi.Resource]:
         """The Job, and what gives it its size."""
-        job = k8s.batch.v1.Job(
-            name,
-            metadata=metadata(
-                "trainer",
-                namespace.name,
-                self.job_name,
-                # Pulumi would wait ten minutes at most for the end of the training. No pulumi.com/replaceUnready: a
-                # running Job is not ready either, so each `pulumi up` would restart the training.
-                GONE_AT_ONCE,
-            ),
-            spec=spec,
-            opts=opts,
-        )
-        return job, resize(f"{name}-size", job, workers, namespace) if elastic else job
+        # Pulumi would wait ten minutes at most for the end of the training. No pulumi.com/replaceUnready: a running Job
+        # is not ready either, so each `pulumi up` would restart the training.
+        job = k8s.batch.v1.Job(name, metadata=self._described(self.job_name, GONE_AT_ONCE), spec=spec, opts=opts)
+        if not elastic:
+            return job, job
+        config = self.config
+        return job, resize(f"{name}-size", job, config.workers, self.workspace.namespace, config.training_name)
 
-    def warn_of_waiting(self, config: StackConfig, stack: str) -> None:
+    def warn_of_waiting(self, stack: str) -> None:
         """End an `up` with what waits for a node, on a cluster whose nodes are given."""
+        config = self.config
         if context := config.cluster.context:
             file, _ = find_context(context, config.cluster.kubeconfig, stack)
             warn_of_waiting(str(file), context, config.cluster.namespace, self.job_name, self.made.urn)
 
-    def _budget(self, namespace: Namespace, least: int) -> None:
+    def _budget(self, name: str, least: int) -> None:
         """Keep as many workers as a round needs when several nodes are drained at once.
 
         Only where some can be spared: a budget that allows no eviction would block node upgrades.
         """
+        # A number, not a percentage: a Job has no scale to take a percentage of.
+        selected = select("trainer", self.config.training_name)
         k8s.policy.v1.PodDisruptionBudget(
-            SERVICE,
-            metadata=metadata("trainer", namespace.name, SERVICE),
-            # A number, not a percentage: a Job has no scale to take a percentage of.
-            spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(min_available=least, selector=select("trainer")),
-            opts=pulumi.ResourceOptions(parent=self, deleted_with=namespace.lifetime),
+            name,
+            metadata=self._described(name),
+            spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(min_available=least, selector=selected),
+            opts=self.workspace.owned(self),
         )
 
 
@@ -201,12 +219,17 @@ def run_name(training: TrainingConfig, dataset: DatasetConfig) -> str:
 
 
 def chosen_run(config: StackConfig) -> str:
-    """Name of a stack's run."""
-    return config.job.name or run_name(config.training, config.dataset)
+    """Name of a training's run; of one of several, the training's name takes the place of the model's."""
+    name = run_name(config.training, config.dataset)
+    if config.training_name:
+        return f"{config.training_name}-{name.rpartition('-')[2]}"
+    return config.job.name or name
 
 
 def new_folders(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
     """One line for each folder of a living stack that this configuration, or a newer program, would leave."""
+    if config.trainings:
+        return  # each has its own, which names it; none can be told to continue another's
     folders = {"run": run_folder(chosen_run(config)), "dataset": dataset_folder(config.dataset.name)}
     for what, folder in folders.items():
         former = built.get(f"folder of the {what}")

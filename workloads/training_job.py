@@ -9,7 +9,8 @@ from __future__ import annotations
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.config import WorkersConfig
+from infra.config import StackConfig
+from infra.stackfiles import object_name
 from trainer.contract import EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
 from workloads.elastic import job_size, node_range
 from workloads.objects import ignore_disruptions, pod_template, select
@@ -41,14 +42,16 @@ UNREACHABLE_SECONDS = 30
 RESTARTS_PER_WORKER = 20
 
 
+def service_name(config: StackConfig) -> str:
+    """Of the headless Service of a training."""
+    return f"{SERVICE}-{object_name(config.training_name)}" if config.training_name else SERVICE
+
+
 def job_spec(
-    workers: WorkersConfig,
-    container: str,
-    pod: k8s.core.v1.PodSpecArgs,
-    max_hours: float,
-    queue: dict[str, str],
+    config: StackConfig, container: str, pod: k8s.core.v1.PodSpecArgs, queue: dict[str, str]
 ) -> k8s.batch.v1.JobSpecArgs:
-    batch = k8s.batch.v1
+    batch, workers = k8s.batch.v1, config.workers
+    annotations = {**STAYS, "karpenter.sh/do-not-disrupt": "true", **queue}
     return batch.JobSpecArgs(
         completion_mode="Indexed",
         **job_size(workers),
@@ -63,10 +66,10 @@ def job_spec(
                 _on_exit(container, "Ignore", [EXIT_RESTART, EXIT_TERMINATED]),
             ]
         ),
-        active_deadline_seconds=round(max_hours * 3600),
+        active_deadline_seconds=round(config.job.max_hours * 3600),
         # No ttlSecondsAfterFinished: a refresh would miss the Job, and the next `pulumi up` would train again.
         # Autoscalers must not interrupt a training to consolidate nodes.
-        template=pod_template("trainer", pod, {**STAYS, "karpenter.sh/do-not-disrupt": "true", **queue}),
+        template=pod_template("trainer", pod, annotations, config.training_name),
     )
 
 
@@ -80,17 +83,17 @@ def _on_exit(container: str, action: str, codes: list[int]) -> k8s.batch.v1.PodF
 def trainer_pod_spec(
     container_name: str,
     arguments: list[str],
-    workers: WorkersConfig,
+    config: StackConfig,
     elastic: bool,
     workspace: Workspace,
     rendezvous: Rendezvous,
     *,
     tokens: list[k8s.core.v1.EnvVarArgs],
     secrets: list[k8s.core.v1.EnvFromSourceArgs] | None,
-    priority: pulumi.Output[str],
+    priority: pulumi.Input[str],
 ) -> k8s.core.v1.PodSpecArgs:
     """The pod of a worker; `arguments` are the training's, after the launcher's own."""
-    core, client, pool = k8s.core.v1, rendezvous.client, workspace.cluster.workers
+    core, client, pool, workers = k8s.core.v1, rendezvous.client, workspace.cluster.workers, config.workers
     command: list[pulumi.Input[str]] = [
         *("python", "-m", "trainer.launch"),
         *("--nnodes", node_range(workers, elastic)),
@@ -134,14 +137,14 @@ def trainer_pod_spec(
         max_skew=1,
         topology_key="kubernetes.io/hostname",
         when_unsatisfiable="ScheduleAnyway",
-        label_selector=select("trainer"),
+        label_selector=select("trainer", config.training_name),
     )
     return trainer_pod(
         container,
         workspace.volume,
         volumes=[client.volume] if client else [],
         image_pull_secrets=workspace.pull_secrets,
-        subdomain=SERVICE,
+        subdomain=service_name(config),
         restart_policy="Never",
         termination_grace_period_seconds=pool.grace_seconds,
         priority_class_name=priority,

@@ -118,12 +118,13 @@ def _policies(
     # All ports: gloo, NCCL and the TCPStore listen on ephemeral ones.
     ingress: list[Peers] = [(trainer, None)]
     egress: list[Peers] = [(trainer, None), (etcd, client)]
-    if config.training.metrics.wandb_project:
+    metrics = [each.training.metrics for each in config.each_training]
+    if any(each.wandb_project for each in metrics):
         # If denied, wandb delays each start of a worker by a minute and is left out. No policy can name its server.
         egress.append((None, ports(443)))
-    if scraped := config.training.metrics.prometheus_port:
+    if scraped := sorted({each.prometheus_port for each in metrics} - {0}):
         # The scraper runs in another namespace, or on the node.
-        ingress.append((None, ports(scraped)))
+        ingress.append((None, ports(*scraped)))
     return {
         "default-deny": (everyone, [], []),
         "allow-dns": (everyone, None, _dns(config.cluster.dns)),
