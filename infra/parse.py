@@ -69,12 +69,13 @@ def _with_trainings(
         problems += [under(path, line) for line in lines if line not in (*problems, *(told if is_swept(path) else ()))]
         told |= set(lines)
     trainings = {name: replace(config, training_name=name) for name, (config, _) in read.items()}
+    stands_for_all = next(iter(trainings.values()))
     if not problems:
         problems += shared_data(trainings, {name: _data_of(each) for name, each in trainings.items()})
         problems += checkpoints(trainings)
-    # Where one has to stand for all, such as in the check of the nodes, it is the one with the most workers.
-    largest = max(trainings.values(), key=lambda config: config.workers.count)
-    return replace(largest, training_name="", trainings=trainings), problems
+        # Such as in the check of the nodes, which needs as many as any.
+        stands_for_all = max(trainings.values(), key=lambda config: config.workers.count)
+    return replace(stands_for_all, training_name="", trainings=trainings), problems
 
 
 def _parsed(values: Mapping[str, Any], stack: str) -> tuple[StackConfig, list[str]]:

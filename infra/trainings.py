@@ -179,7 +179,7 @@ def under(path: str, line: str) -> str:
     if not is_swept(path):
         if line.startswith("training."):
             return f"{path}.{line.removeprefix('training.')}"
-        if line.startswith(("dataset.", "workers.")):
+        if line.startswith(("dataset", "workers")):
             return f"{path}.{line}"
     return f"{path}: {line}"
 

@@ -1,0 +1,137 @@
+"""Several trainings of one stack: what each has of its own, what they share, and who gives way to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from infra.stackfiles import stack_file_values
+from review.recording import Recorded, Recording, record_anywhere
+from workloads.objects import EXPENDABLE, TRAINING, TRAINING_PRIORITY
+
+
+def several(stack: str, trainings: Mapping[str, Any], **sections: Any) -> Recording:
+    values = stack_file_values(stack)
+    for name, given in sections.items():
+        values[name] = {**values.get(name, {}), **given}
+    return record_anywhere(stack, {**values, "trainings": dict(trainings)})
+
+
+def jobs(stack: Recording) -> dict[str, Recorded]:
+    """Training -> its Job."""
+    found = [item for item in stack.resources if item.kind == "Job" and TRAINING in item.inputs["metadata"]["labels"]]
+    return {item.inputs["metadata"]["labels"][TRAINING]: item for item in found}
+
+
+def names(stack: Recording, kind: str) -> list[str]:
+    return sorted(item.inputs["metadata"]["name"] for item in stack.resources if item.kind == kind)
+
+
+AB: dict[str, Any] = {"a": {"steps": 100}, "b.2": {"optimizer": {"learningRate": 0.001}}}
+
+
+def test_each_has_a_job_a_service_a_budget_and_a_folder() -> None:
+    stack = several("local", AB)
+    found = jobs(stack)
+    assert list(found) == ["a", "b.2"]
+    for training, service in (("a", "trainer-a"), ("b.2", "trainer-b-2")):
+        pod = found[training].inputs["spec"]["template"]
+        assert pod["spec"]["subdomain"] == service
+        assert pod["metadata"]["labels"][TRAINING] == training
+        (spread,) = pod["spec"]["topologySpreadConstraints"]
+        selectors = [spread["labelSelector"]["matchLabels"]]
+        for kind in ("Service", "PodDisruptionBudget"):
+            (own,) = (one for one in stack.resources if one.kind == kind and one.inputs["metadata"]["name"] == service)
+            selector = own.inputs["spec"]["selector"]
+            selectors.append(selector.get("matchLabels", selector))
+        assert all(selector[TRAINING] == training for selector in selectors)
+        run = stack.outputs["trainings"][training]["runDirectory"]
+        assert run.startswith(f"/data/runs/{training}-")
+        assert f"run.directory={run}" in pod["spec"]["containers"][0]["args"]
+        assert stack.outputs["trainings"][training]["jobName"] == found[training].inputs["metadata"]["name"]
+    assert "." not in "".join(names(stack, "Job")), "a pod's host name is a part of a domain name"
+    assert "jobName" not in stack.outputs
+
+
+def test_what_belongs_to_the_stack_is_there_once() -> None:
+    one, two = several("aws-g4dn", {"a": None}), several("aws-g4dn", AB)
+    own = ("Training", "Job", "JobPatch", "Service", "PodDisruptionBudget", "PriorityClass", "Secret", "CompileKey")
+    assert {(item.type, item.name) for item in two.resources if item.kind not in own} == {
+        (item.type, item.name) for item in one.resources if item.kind not in own
+    }
+    assert len([name for name in names(two, "Job") if name.startswith("dataset-")]) == 1, "both read the same data"
+
+
+def test_other_data_are_prepared_beside_and_a_model_is_fetched_once_at_a_time() -> None:
+    finer = {"dataset": {"documents": "lines"}}
+    stack = several("aws-g4dn", {"a": None, "b": finer, "c": {"model": {"name": "gpt2"}, **finer}})
+    prepared = [item for item in stack.resources if item.kind == "Job" and item.name.startswith("dataset-")]
+    assert len(prepared) == 3, "with another model its tokenizer"
+    first, second, third = prepared
+    assert first.urn in second.dependencies, "both fetch distilgpt2 into one folder"
+    assert not {first.urn, second.urn} & third.dependencies
+    accounts = [item for item in stack.resources if item.kind == "ServiceAccount" and "dataset" in str(item.inputs)]
+    assert len(accounts) <= 1
+
+
+@pytest.mark.parametrize(("stack", "values"), [("aws-g4dn", [100, 99]), ("local", [0, -1])])
+def test_the_order_is_the_priority_and_only_trainings_give_way(stack: str, values: list[int]) -> None:
+    """Pods of others have priority 0: they are preempted on nodes that nobody else may use, if at all."""
+    found = several(stack, AB)
+    classes = {
+        item.inputs["metadata"]["name"]: item for item in found.resources if item.kind == "PriorityClass" and
+        "training" in item.inputs["metadata"]["name"]
+    }
+    assert [int(item.inputs["value"]) for item in classes.values()] == values
+    assert {item.inputs["preemptionPolicy"] for item in classes.values()} == {"PreemptLowerPriority"}
+    for job, name in zip(jobs(found).values(), classes, strict=True):
+        assert job.inputs["spec"]["template"]["spec"]["priorityClassName"] == name
+        assert classes[name].urn in job.dependencies
+    assert TRAINING_PRIORITY - 64 > 0
+
+
+def test_on_other_peoples_nodes_none_is_expendable_to_their_autoscaler() -> None:
+    values = {**stack_file_values("local"), "image": {"builder": "prebuilt", "ref": f"x.io/y@sha256:{'0' * 64}"}}
+    values["storage"] = {"kind": "storageClass", "className": "nfs"}
+    values["sweep"] = {"run.seed": list(range(14))}
+    found = record_anywhere("local", values, offer=False)
+    classes = [int(item.inputs["value"]) for item in found.resources if item.name.startswith("training-seed")]
+    assert classes[:3] == [0, -1, -2]
+    assert min(classes) == EXPENDABLE
+
+
+def test_a_training_that_comes_or_goes_leaves_the_others_jobs_as_they_are() -> None:
+    """Also where it moves their priority: the Job names its class, whose value changes beside it."""
+    before, after = (jobs(several("local", given)) for given in (AB, {"new": {"steps": 7}, **AB}))
+    for name, job in before.items():
+        assert (job.name, job.inputs) == (after[name].name, after[name].inputs)
+    assert "new" in after
+    removed = jobs(several("local", {"b.2": AB["b.2"]}))
+    assert removed["b.2"].inputs == before["b.2"].inputs
+
+
+def test_one_that_changes_gets_a_new_job_and_folder_alone() -> None:
+    before = several("local", AB)
+    after = several("local", {**AB, "a": {"steps": 101}})
+    assert jobs(before)["b.2"].inputs == jobs(after)["b.2"].inputs
+    told = [stack.outputs["trainings"]["a"] for stack in (before, after)]
+    assert told[0]["jobName"] != told[1]["jobName"]
+    assert told[0]["runDirectory"] != told[1]["runDirectory"]
+
+
+def test_a_scraper_reaches_the_port_of_each_and_wandb_any_of_them() -> None:
+    found = several("local", {"a": {"metrics": {"prometheusPort": 9000}}, "b": {"metrics": {"wandbProject": "w"}}})
+    policy = next(item for item in found.resources if item.kind == "NetworkPolicy" and item.name == "trainers")
+    assert "9000" in str(policy.inputs["spec"]["ingress"])
+    assert "443" in str(policy.inputs["spec"]["egress"])
+
+
+def test_queued_nodes_are_asked_for_each_job_alone() -> None:
+    nodes = {"consumption": "queued", "maxRunHours": 24, "compactPlacement": False}
+    found = several("gcp-a100", {"a": None, "b": {"steps": 7}}, nodes=nodes)
+    requests = [item for item in found.resources if item.kind == "ProvisioningRequest"]
+    assert [item.name for item in requests] == ["nodes-wanted-a", "nodes-wanted-b"]
+    for request, job in zip(requests, jobs(found).values(), strict=True):
+        assert request.inputs["metadata"]["name"] == job.inputs["metadata"]["name"]
