@@ -109,7 +109,9 @@ class TrainingJob:
     @classmethod
     def of(cls, target: Target, kubeconfig: str | None) -> TrainingJob:
         api = connect(target.context, kubeconfig or target.kubeconfig)
-        return cls(client.CoreV1Api(api), client.BatchV1Api(api), target.namespace, target.job, target.resume, target.training)
+        return cls(
+            client.CoreV1Api(api), client.BatchV1Api(api), target.namespace, target.job, target.resume, target.training
+        )
 
     def read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The Job and all of its pods. Raises CommandError."""

@@ -29,7 +29,9 @@ def cost(
     else:
         # One after the other where not all fit at once.
         rounds = math.ceil(len(config.each_training) / max(1, at_once(config)))
-        show(stack, bill, config.job.max_hours * rounds if hours is None else hours, hours is None, len(config.trainings))
+        show(
+            stack, bill, config.job.max_hours * rounds if hours is None else hours, hours is None, len(config.trainings)
+        )
     for line in plan(config):
         print(line)
 

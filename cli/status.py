@@ -18,7 +18,7 @@ from rich.text import Text
 from cli.cluster import TrainingJob, record, silence, started
 from cli.progress import time_to_go, validation_text
 from cli.state import State, state
-from cli.target import Kubeconfig, RunningStack, Target, target_of
+from cli.target import Kubeconfig, RunningStack, Target, TrainingName, target_of
 from trainer.contract import STATUS
 from trainer.plain import counted, plain
 from workloads.layout import DATA

@@ -122,7 +122,9 @@ def target_of(stack: str, training: str = "") -> Target:
     found = targets_of(stack)
     names = ", ".join(target.training for target in found if target.training)
     if training and not names:
-        raise CommandError(f"--training {training}: stack {stack} has one training, without a name; leave it out", code=2)
+        raise CommandError(
+            f"--training {training}: stack {stack} has one training, without a name; leave it out", code=2
+        )
     if len(found) > 1 and not training:
         raise CommandError(f"stack {stack} has several trainings; give --training NAME, one of: {names}", code=2)
     chosen = [target for target in found if training in ("", target.training)]

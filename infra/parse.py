@@ -55,9 +55,7 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
     return config
 
 
-def _with_trainings(
-    given: Mapping[str, Differing], shared: list[str], stack: str
-) -> tuple[StackConfig, list[str]]:
+def _with_trainings(given: Mapping[str, Differing], shared: list[str], stack: str) -> tuple[StackConfig, list[str]]:
     """A stack with several trainings, and its problems; `shared` are those of the stack without them."""
     read = {name: _parsed(each.values, stack) for name, each in given.items()}
     # A problem of the stack's own keys is told once. One that every training mends is none.

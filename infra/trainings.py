@@ -62,7 +62,9 @@ def several(values: Mapping[str, Any], problems: list[str]) -> dict[str, Differi
         problems.append(f"trainings: {len(found)} with those of sweep; allowed: at most {MOST}")
     job = values.get("job")
     if found and isinstance(job, Mapping) and job.get("name"):
-        problems.append(f"job.name: {job['name']} for {counted(len(found), 'training')}; each has its own folder; remove it")
+        problems.append(
+            f"job.name: {job['name']} for {counted(len(found), 'training')}; each has its own folder; remove it"
+        )
     return found
 
 

@@ -55,9 +55,7 @@ def request_nodes(
         return []
     described = metadata("trainer", namespace, job_name, NOT_AWAITED)
     once = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(delete_before_replace=True))
-    template = k8s.core.v1.PodTemplate(
-        name, metadata=described, template=pod_template("trainer", pod), opts=once
-    )
+    template = k8s.core.v1.PodTemplate(name, metadata=described, template=pod_template("trainer", pod), opts=once)
     request = CustomResource(
         name,
         api_version=f"{AUTOSCALING}/v1",

@@ -77,7 +77,9 @@ class Dataset(pulumi.ComponentResource):
                 # Text or a template that never comes to an end would hold the volume, and `up`, for ever.
                 active_deadline_seconds=text.timeout_minutes * 60,
                 pod_failure_policy=k8s.batch.v1.PodFailurePolicyArgs(rules=[_bad_input(), ignore_disruptions()]),
-                template=pod_template("dataset", _pod(config, command, fetches, workspace, tokens, self.account), STAYS),
+                template=pod_template(
+                    "dataset", _pod(config, command, fetches, workspace, tokens, self.account), STAYS
+                ),
             ),
             # Delete the old Job first: two Jobs must not write the same shards.
             opts=pulumi.ResourceOptions.merge(

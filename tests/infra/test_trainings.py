@@ -52,7 +52,9 @@ def test_each_differs_in_its_keys_alone_whatever_their_spelling() -> None:
 
 def test_a_sweep_is_the_product_of_its_values_with_names_that_say_them() -> None:
     config = parsed(sweep={"optimizer.learningRate": [0.0003, 0.001], "training.run.seed": [1, 2]})
-    made = {name: (each.training.optimizer.learning_rate, each.training.run.seed) for name, each in config.trainings.items()}
+    made = {
+        name: (each.training.optimizer.learning_rate, each.training.run.seed) for name, each in config.trainings.items()
+    }
     assert made == {
         "lr-0.0003-seed-1": (0.0003, 1),
         "lr-0.0003-seed-2": (0.0003, 2),
@@ -133,7 +135,9 @@ def test_the_plan_says_how_many_run_at_once(capsys: pytest.CaptureFixture[str]) 
     config = parsed(nodes={"max": 4}, workers={"count": 2}, sweep={"run.seed": [1, 2, 3]})
     assert trainings.at_once(config) == 2
     assert any("nodes.max 4 lets 2 run at once" in line for line in trainings.plan(config))
-    uneven = parsed(nodes={"max": 4}, trainings={"a": {"workers": {"count": 3}}, "b": {}, "c": {"workers": {"count": 1}}})
+    uneven = parsed(
+        nodes={"max": 4}, trainings={"a": {"workers": {"count": 3}}, "b": {}, "c": {"workers": {"count": 1}}}
+    )
     assert trainings.at_once(uneven) == 2, "c has room beside a, b has not"
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from infra.stackfiles import stack_file_values
-from review.recording import Recorded, Recording, record_anywhere
+from review.recording import Recorded, Recording, record, record_anywhere
 from workloads.objects import EXPENDABLE, TRAINING, TRAINING_PRIORITY
 
 
@@ -22,7 +24,7 @@ def several(stack: str, trainings: Mapping[str, Any], **sections: Any) -> Record
 def jobs(stack: Recording) -> dict[str, Recorded]:
     """Training -> its Job."""
     found = [item for item in stack.resources if item.kind == "Job" and TRAINING in item.inputs["metadata"]["labels"]]
-    return {item.inputs["metadata"]["labels"][TRAINING]: item for item in found}
+    return {item.inputs["metadata"]["labels"][TRAINING]: item for item in sorted(found, key=lambda item: item.name)}
 
 
 def names(stack: Recording, kind: str) -> list[str]:
@@ -68,10 +70,9 @@ def test_other_data_are_prepared_beside_and_a_model_is_fetched_once_at_a_time() 
     finer = {"dataset": {"documents": "lines"}}
     stack = several("aws-g4dn", {"a": None, "b": finer, "c": {"model": {"name": "gpt2"}, **finer}})
     prepared = [item for item in stack.resources if item.kind == "Job" and item.name.startswith("dataset-")]
-    assert len(prepared) == 3, "with another model its tokenizer"
-    first, second, third = prepared
-    assert first.urn in second.dependencies, "both fetch distilgpt2 into one folder"
-    assert not {first.urn, second.urn} & third.dependencies
+    assert len(prepared) == 3, "with another model another tokenizer"
+    waits = {item.name: [other.name for other in prepared if other.urn in item.dependencies] for item in prepared}
+    assert sorted(map(len, waits.values())) == [0, 0, 1], "two fetch distilgpt2 into one folder"
     accounts = [item for item in stack.resources if item.kind == "ServiceAccount" and "dataset" in str(item.inputs)]
     assert len(accounts) <= 1
 
@@ -80,10 +81,10 @@ def test_other_data_are_prepared_beside_and_a_model_is_fetched_once_at_a_time() 
 def test_the_order_is_the_priority_and_only_trainings_give_way(stack: str, values: list[int]) -> None:
     """Pods of others have priority 0: they are preempted on nodes that nobody else may use, if at all."""
     found = several(stack, AB)
-    classes = {
-        item.inputs["metadata"]["name"]: item for item in found.resources if item.kind == "PriorityClass" and
-        "training" in item.inputs["metadata"]["name"]
-    }
+    of_trainings = [
+        item for item in found.resources if item.kind == "PriorityClass" and "-training-" in str(item.inputs)
+    ]
+    classes = {item.inputs["metadata"]["name"]: item for item in of_trainings}
     assert [int(item.inputs["value"]) for item in classes.values()] == values
     assert {item.inputs["preemptionPolicy"] for item in classes.values()} == {"PreemptLowerPriority"}
     for job, name in zip(jobs(found).values(), classes, strict=True):
@@ -92,19 +93,28 @@ def test_the_order_is_the_priority_and_only_trainings_give_way(stack: str, value
     assert TRAINING_PRIORITY - 64 > 0
 
 
-def test_on_other_peoples_nodes_none_is_expendable_to_their_autoscaler() -> None:
-    values = {**stack_file_values("local"), "image": {"builder": "prebuilt", "ref": f"x.io/y@sha256:{'0' * 64}"}}
-    values["storage"] = {"kind": "storageClass", "className": "nfs"}
-    values["sweep"] = {"run.seed": list(range(14))}
-    found = record_anywhere("local", values, offer=False)
-    classes = [int(item.inputs["value"]) for item in found.resources if item.name.startswith("training-seed")]
-    assert classes[:3] == [0, -1, -2]
-    assert min(classes) == EXPENDABLE
+def test_on_other_peoples_nodes_none_is_expendable_to_their_autoscaler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = {"cluster": "theirs", "user": "you"}
+    file = tmp_path / "kubeconfig"
+    file.write_text(
+        yaml.safe_dump(
+            {"clusters": [{"name": "theirs", "cluster": {}}], "contexts": [{"name": "theirs", "context": context}]}
+        )
+    )
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    given = {**stack_file_values("local"), "cluster": {"context": "theirs"}, "sweep": {"run.seed": list(range(14))}}
+    given["image"] = {"builder": "prebuilt", "ref": f"example.com/trainer@sha256:{'0' * 64}"}
+    found = record("local", given)
+    classes = [item for item in found.resources if item.kind == "PriorityClass" and "training-seed" in item.name]
+    values = sorted(int(item.inputs["value"]) for item in classes)
+    assert values == [*[EXPENDABLE] * 4, *range(EXPENDABLE + 1, 1)]
 
 
 def test_a_training_that_comes_or_goes_leaves_the_others_jobs_as_they_are() -> None:
     """Also where it moves their priority: the Job names its class, whose value changes beside it."""
-    before, after = (jobs(several("local", given)) for given in (AB, {"new": {"steps": 7}, **AB}))
+    before, after = (jobs(several("local", given)) for given in (AB, {"new": {"run": {"seed": 7}}, **AB}))
     for name, job in before.items():
         assert (job.name, job.inputs) == (after[name].name, after[name].inputs)
     assert "new" in after
@@ -122,7 +132,8 @@ def test_one_that_changes_gets_a_new_job_and_folder_alone() -> None:
 
 
 def test_a_scraper_reaches_the_port_of_each_and_wandb_any_of_them() -> None:
-    found = several("local", {"a": {"metrics": {"prometheusPort": 9000}}, "b": {"metrics": {"wandbProject": "w"}}})
+    given = {"a": {"metrics": {"prometheusPort": 9000}}, "b": {"metrics": {"wandbProject": "w"}}}
+    found = several("local", given, secrets={"wandbApiKey": "key"})
     policy = next(item for item in found.resources if item.kind == "NetworkPolicy" and item.name == "trainers")
     assert "9000" in str(policy.inputs["spec"]["ingress"])
     assert "443" in str(policy.inputs["spec"]["egress"])
@@ -130,8 +141,9 @@ def test_a_scraper_reaches_the_port_of_each_and_wandb_any_of_them() -> None:
 
 def test_queued_nodes_are_asked_for_each_job_alone() -> None:
     nodes = {"consumption": "queued", "maxRunHours": 24, "compactPlacement": False}
-    found = several("gcp-a100", {"a": None, "b": {"steps": 7}}, nodes=nodes)
-    requests = [item for item in found.resources if item.kind == "ProvisioningRequest"]
+    found = several("gcp-a100", {"a": None, "b": {"run": {"seed": 7}}}, nodes=nodes, check={"enabled": False})
+    found_requests = (item for item in found.resources if item.kind == "ProvisioningRequest")
+    requests = sorted(found_requests, key=lambda item: item.name)
     assert [item.name for item in requests] == ["nodes-wanted-a", "nodes-wanted-b"]
     for request, job in zip(requests, jobs(found).values(), strict=True):
         assert request.inputs["metadata"]["name"] == job.inputs["metadata"]["name"]
