@@ -1,0 +1,206 @@
+"""Several trainings on a node with room for fewer: the first has priority, the others give way and come back, and what
+ends one leaves the others alone.
+
+On the real engine and the real node, in order. All learn the same, so each must have the losses of one that nobody
+disturbed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faults.fault import until
+from faults.node import ETCD, losses
+from faults.stack import Stack
+from local import paths
+from tests.e2e.conftest import succeed, tool
+from workloads.objects import TRAINING
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.usefixtures("node_alone")]
+
+MARK = f"many-{uuid.uuid4().hex[:6]}"
+#: Of the training whose losses the others must have. They go on for as long as a test looks at them.
+STEPS = 300
+ENDLESS = {"steps": 100_000}
+#: Pods that the node has room for: two workers of the first training, and one of the second.
+ROOM = 3
+#: Of all memory on the node that pods have not asked for, the part that ROOM workers share.
+SHARE = 0.9
+
+
+def free_gib(stack: Stack) -> float:
+    """The memory of the node that no pod has asked for, GiB."""
+    (node,) = json.loads(stack.kubectl("get", "nodes", "-o", "json").stdout)["items"]
+    pods = json.loads(stack.kubectl("get", "pods", "--all-namespaces", "-o", "json").stdout)["items"]
+    alive = [pod for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+    asked = [
+        box["resources"].get("requests", {}).get("memory", "0") for pod in alive for box in pod["spec"]["containers"]
+    ]
+    units = {"Ki": 2**-20, "Mi": 2**-10, "Gi": 1.0}
+    sizes = [float(text[:-2]) * units[text[-2:]] for text in asked if text[-2:] in units]
+    return float(node["status"]["allocatable"]["memory"][:-2]) * 2**-20 - sum(sizes)
+
+
+@pytest.fixture(scope="module")
+def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    made = Stack("many", tmp_path_factory.mktemp("many"), node_environment)
+    made.write(
+        workers={"count": 2, "min": 1, "cpu": 0.15, "memoryGib": round(SHARE * free_gib(made) / ROOM, 1)},
+        dataset={"name": MARK},
+        tensorboard={"enabled": False},
+        training={
+            "model": {"preset": "tiny"},
+            "steps": STEPS,
+            "tokensPerStep": 1024,
+            "optimizer": {"warmupSteps": 1, "schedule": "constant"},
+            "evaluation": {"every": 100, "batches": 2},
+            "checkpoint": {"everySteps": 50},
+        },
+    )
+    made.select()
+    try:
+        yield made
+    finally:
+        runs = made.outputs().get("trainings", {}) if made.exists() else {}
+        made.remove()
+        for run in runs.values():
+            shutil.rmtree(paths.STORAGE / Path(run["runDirectory"]).relative_to("/data"), ignore_errors=True)
+        for folder in paths.STORAGE.glob(f"**/{MARK}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def up(stack: Stack, **trainings: Any) -> None:
+    """Bring the stack up with these trainings alone, the most urgent first."""
+    stack.values["trainings"] = trainings
+    stack.write()
+    stack.up()
+
+
+def run(stack: Stack, training: str) -> Path:
+    """The folder of a run on this machine."""
+    told = stack.outputs()
+    return Path(told["dataFolder"]) / Path(told["trainings"][training]["runDirectory"]).relative_to("/data")
+
+
+def step(folder: Path) -> int:
+    try:
+        return int(json.loads((folder / "status.json").read_text())["step"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def goes_on(folder: Path, after: int = 10) -> None:
+    start = step(folder)
+    until(lambda: step(folder) >= start + after, 240, f"{folder.name} makes steps")
+
+
+def pods(stack: Stack, training: str, phase: str) -> list[str]:
+    """The pods of a training in a phase that are not leaving."""
+    asked = stack.kubectl("get", "pods", "--selector", f"{TRAINING}={training}", "-o", "json")
+    found = [pod for pod in json.loads(asked.stdout)["items"] if not pod["metadata"].get("deletionTimestamp")]
+    return [pod["metadata"]["name"] for pod in found if pod["status"].get("phase") == phase]
+
+
+def has(stack: Stack, training: str, running: int) -> None:
+    until(lambda: len(pods(stack, training, "Running")) == running, 180, f"{training} runs in {running} pods")
+
+
+def job(stack: Stack, training: str) -> dict[str, Any]:
+    asked = stack.kubectl("get", "jobs", "--selector", f"{TRAINING}={training}", "-o", "json")
+    (found,) = json.loads(asked.stdout)["items"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(stack: Stack) -> dict[str, dict[int, float]]:
+    """The losses, by name, of a training that nobody disturbed until it was done."""
+    up(stack, calm={})
+    succeed(stack, "follow", "--training", "calm")
+    folder = run(stack, "calm")
+    assert json.loads((folder / "DONE").read_text())["step"] == STEPS
+    return {name: losses(folder, name) for name in ("loss", "validation_loss")}
+
+
+def test_a_more_urgent_training_takes_the_room_and_the_other_goes_on_with_less(
+    stack: Stack, undisturbed: dict[str, dict[int, float]]
+) -> None:
+    up(stack, calm={}, low=ENDLESS)
+    has(stack, "low", 2)
+    low = job(stack, "low")
+    goes_on(run(stack, "low"))
+    up(stack, high=ENDLESS, calm={}, low=ENDLESS)
+    has(stack, "high", 2)
+    has(stack, "low", 1)
+    until(lambda: len(pods(stack, "low", "Pending")) == 1, 60, "the preempted worker waits")
+    for name in ("high", "low"):
+        goes_on(run(stack, name))
+    after = job(stack, "low")
+    assert after["metadata"]["uid"] == low["metadata"]["uid"], "the training trains on undisturbed"
+    assert not after["status"].get("failedIndexes")
+    assert "calm" in undisturbed or job(stack, "calm")["status"]["succeeded"]
+
+
+def test_a_lost_pod_of_each_and_the_loss_of_etcd_stop_none(stack: Stack) -> None:
+    for name in ("high", "low"):
+        stack.kubectl("delete", "pod", pods(stack, name, "Running")[0], "--grace-period=0", "--force")
+    stack.kubectl("delete", "pod", f"{ETCD}-0", "--grace-period=0", "--force")
+    for name in ("high", "low"):
+        goes_on(run(stack, name))
+    has(stack, "high", 2)
+
+
+def test_one_that_fails_for_good_says_so_and_the_others_go_on(stack: Stack) -> None:
+    before = {name: job(stack, name)["metadata"]["uid"] for name in ("high", "low")}
+    broken = {**ENDLESS, "model": {"preset": "", "config": "/data/models/none/config.json"}}
+    up(stack, high=ENDLESS, broken=broken, calm={}, low=ENDLESS)
+    followed = tool(stack, "follow", "--training", "broken")
+    assert followed.returncode == 1
+    assert "The training failed: " in followed.stdout
+    for name, uid in before.items():
+        goes_on(run(stack, name))
+        assert job(stack, name)["metadata"]["uid"] == uid
+    shown = succeed(stack, "status", "--training", "low")
+    assert "1 of 2" in shown, shown
+
+
+def test_a_training_that_is_removed_ends_keeps_its_run_and_leaves_its_room(stack: Stack) -> None:
+    folder = run(stack, "high")
+    until(lambda: STEPS in losses(folder, "validation_loss"), 400, f"step {STEPS} of high is validated")
+    up(stack, calm={}, low=ENDLESS)
+    assert not stack.kubectl("get", "jobs", "--selector", f"{TRAINING}=high", "-o", "name").stdout
+    assert list(folder.glob("checkpoints/step-*/manifest.json"))
+    has(stack, "low", 2)
+
+
+def test_a_command_names_the_trainings_to_choose_from(stack: Stack) -> None:
+    asked = tool(stack, "logs")
+    assert asked.returncode == 2
+    assert "stack many has several trainings; give --training NAME, one of: calm, low" in asked.stderr
+    assert "no such training; there are: calm, low" in tool(stack, "logs", "--training", "lwo").stderr
+
+
+def test_stop_and_resume_are_for_one_or_all(stack: Stack) -> None:
+    stopped = succeed(stack, "stop")
+    assert "nothing to stop: it is trained" in stopped
+    assert "stopped at step" in stopped
+    resumed = succeed(stack, "resume", "--training", "low", "--config-file", str(stack.config))
+    assert "resumes from its newest checkpoint" in resumed
+    goes_on(run(stack, "low"))
+    stack.up(expect_no_changes=True)
+
+
+def test_each_learned_what_the_undisturbed_one_did(stack: Stack, undisturbed: dict[str, dict[int, float]]) -> None:
+    low = run(stack, "low")
+    until(lambda: STEPS in losses(low, "validation_loss"), 400, f"step {STEPS} of low is validated")
+    high = next(paths.STORAGE.glob("runs/high-*"))
+    for folder in (low, high):
+        for name, wanted in undisturbed.items():
+            found = losses(folder, name)
+            assert {at: found[at] for at in wanted} == pytest.approx(wanted, abs=1e-5)
