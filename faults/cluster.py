@@ -24,6 +24,24 @@ PATIENCE = 1800
 """Seconds until the replacement of a lost node trains: machines with accelerators take up to 15 minutes to come."""
 
 
+#: Bytes of a unit of memory, GiB.
+UNITS = {"Ki": 2**-20, "Mi": 2**-10, "Gi": 1.0}
+
+
+def free_gib(core: Any) -> float:
+    """The memory of a cluster's only node that no pod has asked for, GiB."""
+    (node,) = as_json(core.list_node)["items"]
+    pods = as_json(core.list_pod_for_all_namespaces)["items"]
+    alive = [pod for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+    boxes = [box for pod in alive for box in pod["spec"]["containers"]]
+    asked = [box["resources"].get("requests", {}).get("memory", "0Ki") for box in boxes]
+    return _gib(node["status"]["allocatable"]["memory"]) - sum(map(_gib, asked))
+
+
+def _gib(text: str) -> float:
+    return float(text[:-2]) * UNITS[text[-2:]]
+
+
 class Cluster:
     """Place of faults/on_pods.py. A subclass says where the training is and what a wait shows."""
 

@@ -57,7 +57,12 @@ def _tidy(subject: Subject) -> str:
 
 def _empty_volume(subject: Subject) -> None:
     runs = [subject.state.notes["run"], f"{subject.state.notes['run']}-own"]
-    folders = [f"{DATA}/{OWN}", *map(run_folder, runs), *map(dataset_folder, runs)]
+    folders = [
+        f"{DATA}/{OWN}",
+        *map(run_folder, runs),
+        *map(dataset_folder, runs),
+        *subject.state.notes.get("runs", []),
+    ]
     with volume_pod(subject.api(), subject.target().namespace, subject.say) as pod:
         pod.run(["rm", "-rf", *folders])
 

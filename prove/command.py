@@ -58,6 +58,7 @@ STEPS = (
     # After the long training has ended: on a node with two processors it would slow the pods down.
     Step("volume", "the same from two pods", volume.two_pods, short=True),
     Step("model", "the model is fetched and loads in transformers", volume.model_out, short=True),
+    Step("several", "a more urgent training takes a worker's place", bring_up.several),
     Step("no-changes", "preview shows no change", close.no_changes, short=True),
     Step("destroy", "pulumi destroy", close.destroy, closing=True, destroys=True, short=True),
     Step("leftovers", "nothing is left", close.leftovers, closing=True, destroys=True, short=True),

@@ -13,7 +13,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from cli.target import PROOF, Target, target_of
+from cli.cluster import LABEL, workers
+from cli.status import read
+from cli.target import PROOF, Target, target_of, targets_of
 from faults.cluster import Cluster
 from faults.on_pods import MANY
 from infra.config import StackConfig
@@ -69,7 +71,7 @@ class Subject(Cluster):
     def target(self) -> Target:
         """Namespace, Job and run of the stack; asked once per `up`."""
         if "target" not in self.state.notes:
-            self.state.notes["target"] = asdict(target_of(self.stack.name))
+            self.state.notes["target"] = asdict(targets_of(self.stack.name)[0])
         return Target(**self.state.notes["target"])
 
     def up(self, **sections: dict[str, Any]) -> None:
@@ -79,6 +81,24 @@ class Subject(Cluster):
         self.save()
         self.stack.up()
         self.state.notes.pop("target", None)
+
+    def replace_trainings(self, trainings: dict[str, Any]) -> None:
+        """Bring the stack up with these trainings alone, the most urgent first."""
+        self.stack.values["job"].pop("name", None)
+        self.stack.values["trainings"] = trainings
+        self.up()
+        made = [target.run_directory for target in targets_of(self.stack.name)]
+        self.state.notes["runs"] = sorted({*self.state.notes.get("runs", []), *made})
+        self.save()
+
+    def running(self, training: str) -> list[dict[str, Any]]:
+        """The running pods of one of several trainings."""
+        return workers(self.pods(f"{LABEL}={training}"))
+
+    def step_of(self, training: str) -> int:
+        """The newest step of one of several trainings; 0 before the first."""
+        target = target_of(self.stack.name, training)
+        return read(target, target.kubeconfig or self.config.cluster.kubeconfig).figures.get("step", 0)
 
     def cordon(self, node: str | None) -> None:
         """Noted in the state, so that a later process opens what a killed one has closed."""

@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes import client
 
+from cli.cluster import connect
+from faults.cluster import free_gib
 from faults.fault import until
 from faults.node import ETCD, losses
 from faults.stack import Stack
@@ -35,24 +38,12 @@ ROOM = 3
 SHARE = 0.9
 
 
-def free_gib(stack: Stack) -> float:
-    """The memory of the node that no pod has asked for, GiB."""
-    (node,) = json.loads(stack.kubectl("get", "nodes", "-o", "json").stdout)["items"]
-    pods = json.loads(stack.kubectl("get", "pods", "--all-namespaces", "-o", "json").stdout)["items"]
-    alive = [pod for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
-    asked = [
-        box["resources"].get("requests", {}).get("memory", "0") for pod in alive for box in pod["spec"]["containers"]
-    ]
-    units = {"Ki": 2**-20, "Mi": 2**-10, "Gi": 1.0}
-    sizes = [float(text[:-2]) * units[text[-2:]] for text in asked if text[-2:] in units]
-    return float(node["status"]["allocatable"]["memory"][:-2]) * 2**-20 - sum(sizes)
-
-
 @pytest.fixture(scope="module")
 def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     made = Stack("many", tmp_path_factory.mktemp("many"), node_environment)
+    core = client.CoreV1Api(connect(made.values["cluster"]["context"], node_environment["KUBECONFIG"]))
     made.write(
-        workers={"count": 2, "min": 1, "cpu": 0.15, "memoryGib": round(SHARE * free_gib(made) / ROOM, 1)},
+        workers={"count": 2, "min": 1, "cpu": 0.15, "memoryGib": round(SHARE * free_gib(core) / ROOM, 1)},
         dataset={"name": MARK},
         tensorboard={"enabled": False},
         training={
