@@ -87,7 +87,7 @@ class Subject(Cluster):
         self.stack.values["job"].pop("name", None)
         self.stack.values["trainings"] = trainings
         self.up()
-        made = [target.run_directory for target in targets_of(self.stack.name)]
+        made = [str(target.run_directory) for target in targets_of(self.stack.name)]
         self.state.notes["runs"] = sorted({*self.state.notes.get("runs", []), *made})
         self.save()
 

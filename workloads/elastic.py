@@ -38,17 +38,21 @@ def node_range(workers: WorkersConfig, elastic: bool) -> str:
 
 
 def identity(workers: WorkersConfig, pool: WorkerPool, elastic: bool) -> dict[str, Any]:
-    """Settings of the workers, and of the nodes as their pods see them, whose change makes a new Job."""
+    """Settings of the workers, and of the nodes as their pods see them, whose change makes a new Job.
+
+    What is not set is left out: a key that a newer version brings restarts no training that does not use it.
+    """
     nodes = {
         "selector": dict(pool.node_selector),
         "tolerations": [str(toleration.key) for toleration in pool.tolerations],
         "threads": pool.threads_per_core,
         "cores": pool.whole_cores,
         "environment": dict(pool.environment),
-        **({"devices": dict(pool.devices)} if pool.devices else {}),
+        "devices": dict(pool.devices),
         "grace": pool.grace_seconds,
     }
-    return {**workers.model_dump(exclude={"count"} if elastic else set()), "nodes": nodes}
+    given = workers.model_dump(exclude={"count"} if elastic else set(), exclude_defaults=True)
+    return {**given, "nodes": {key: value for key, value in nodes.items() if value}}
 
 
 def job_size(workers: WorkersConfig) -> dict[str, Any]:

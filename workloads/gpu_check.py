@@ -124,7 +124,8 @@ class GpuCheck(pulumi.ComponentResource):
 
 def _job_name(config: StackConfig, workspace: Workspace) -> str:
     """Name the Job by what it measures, without the number of workers: resizing must not interrupt a training."""
-    same, check = config.workers.model_dump(exclude={"count"}), config.check.model_dump(exclude={"timeout_minutes"})
+    same = config.workers.model_dump(exclude={"count"}, exclude_defaults=True)
+    check = config.check.model_dump(exclude={"timeout_minutes"}, exclude_defaults=True)
     what = [workspace.image.version, check, same, workspace.cluster.workers.network_gbit]
     return f"{NAME}-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]}"
 

@@ -216,15 +216,28 @@ def measure(workers: int) -> dict[str, float]:
     return found
 
 
+def measure_many(trainings: int, workers: int) -> dict[str, float]:
+    """Measure the seconds until so many Jobs of `workers` run that are made at once, as `pulumi up` does."""
+    job = declared_job(workers)
+    with nodes(), ThreadPoolExecutor(trainings) as pool:
+        scales = [Scale(workers, {**job, "metadata": {"name": f"training-{number}"}}) for number in range(trainings)]
+        seconds = sorted(pool.map(Scale.create, scales))
+    found = {"trainings": trainings, "workers": trainings * workers}
+    return {**found, "the first runs": seconds[0], "half run": seconds[trainings // 2], "all run": seconds[-1]}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.elastic.jobs", description=__doc__)
     parser.add_argument("workers", nargs="*", type=int, default=[1000], metavar="WORKERS")
+    parser.add_argument("--trainings", type=int, default=64, metavar="N", help="that share 1,024 workers; 0: none")
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS}")
     options = parser.parse_args()
     results = [measure(workers) for workers in options.workers]
-    for result in results:
+    many = [measure_many(options.trainings, 1024 // options.trainings)] if options.trainings else []
+    for result in (*results, *many):
         print(*page.figures([result]), sep="\n", flush=True)
     if options.write:
+        more = ["", "Several trainings, made at once:", "", *page.figures(many)] if many else []
         page.write(
             RESULTS,
             "# One Job of many workers on a real control plane",
@@ -232,7 +245,7 @@ def main() -> int:
             "whole control plane and KWOK. Seconds. An index that was evicted comes back after the Job controller's "
             "back-off of 10 s, the second time after 20 s. What changes hundreds of pods waits for the controller "
             "manager's own limit of 20 requests a second, Kubernetes' default.",
-            page.figures(results),
+            [*page.figures(results), *more],
         )
     return 0
 

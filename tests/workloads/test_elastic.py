@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from infra.cluster import WorkerPool
+from infra.config import WorkersConfig
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record, record_anywhere
 from tests.infra.recorded import recorded
 from workloads.certificates import CertificateProvider, issue
+from workloads.elastic import identity
 
 pytestmark = pytest.mark.usefixtures("local_kubeconfig")
 
@@ -212,3 +215,13 @@ def test_every_job_ends_by_itself_and_up_waits_long_enough_to_hear_why(name: str
     for item in jobs:
         waits = item.inputs["metadata"].get("annotations", {}).get("pulumi.com/timeoutSeconds")
         assert waits is None or int(waits) == limits[item.name] + 60
+
+
+def test_a_key_that_a_newer_version_brings_restarts_no_training_that_does_not_set_it() -> None:
+    class Newer(WorkersConfig):
+        brought: int = 5
+
+    workers, pool = {"count": 2, "cpu": 0.5}, WorkerPool(node_selector={})
+    same = identity(WorkersConfig.model_validate(workers), pool, elastic=True)
+    assert identity(Newer.model_validate(workers), pool, elastic=True) == same
+    assert identity(Newer.model_validate({**workers, "brought": 6}), pool, elastic=True) != same
