@@ -21,6 +21,7 @@ from faults.on_pods import MANY
 from infra.config import StackConfig
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
+from infra.trainings import KEYS
 from prove.engine import State, check_limit
 from prove.stack import Proved
 
@@ -135,7 +136,8 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
     """
     if kept := state.notes.get("values"):
         return kept
-    changed: dict[str, Any] = {key: dict(value) for key, value in values.items() if key != "secrets"}
+    # Without several trainings: the step `several` makes two of its own.
+    changed: dict[str, Any] = {key: dict(value) for key, value in values.items() if key not in ("secrets", *KEYS)}
     run = f"prove-{int(time.time()):x}"
     state.notes["run"] = run
     cluster, workers = changed.setdefault("cluster", {}), changed.setdefault("workers", {})
