@@ -16,7 +16,7 @@ from typing import Any
 
 import pulumi
 
-from infra.clouds import CLOUDS
+from infra.clouds import CLOUDS, keys
 from infra.cluster import Cluster
 from infra.config import ConfigError, StackConfig
 from infra.needs import load, numbers
@@ -33,6 +33,8 @@ FOLDERS = {
 STATE = "pulumi:pulumi:readStackResourceOutputs"
 #: Parts that only `cluster.replace` lets a change replace.
 PRECIOUS = ("cluster", "data", "objects")
+#: Lists of changes in a table.
+ROWS = ("impossible", "careful")
 #: Key of the record for the shared volume's kind, with the default filled in.
 VOLUME = "volume"
 
@@ -142,9 +144,15 @@ def _lost(key: str, built: Mapping[str, Any]) -> str:
     return " and ".join("all that it has in the cluster" if part == "objects" else f"the {part}" for part in parts)
 
 
+#: What is feared of a change that a new kind of cluster has not said a word about.
+WORST = "replaces cluster, data"
+
+
 def effect(key: str, kind: str, volume: str = "") -> str:
     """What a change of a key does to a living stack; "": the kind of cluster has no such key."""
-    return (said := effects(key)).get(volume) or said.get("") or said.get(kind, "")
+    said = effects(key)
+    found = said.get(volume) or said.get("") or said.get(kind)
+    return found or ("" if kind in table()["kinds"] or key not in keys(kind) else WORST)
 
 
 def effects(key: str) -> dict[str, str]:
@@ -193,8 +201,14 @@ def _shown(value: Any) -> str:
 
 @cache
 def table() -> dict[str, Any]:
-    """infra/live.yaml, with the clouds' tables of their own keys."""
-    folders = [Path(__file__).parent, *(cloud.folder for cloud in CLOUDS.values() if cloud.folder)]
-    files = [load(folder / "live.yaml") for folder in folders]
-    rows = {name: [row for file in files for row in file.get(name, ())] for name in ("impossible", "careful")}
-    return {"keys": {key: said for file in files for key, said in file["keys"].items()}, **rows}
+    """infra/live.yaml, with what the clouds' tables say of their own keys, and of shared ones for themselves."""
+    shared = load(Path(__file__).with_name("live.yaml"))
+    files = {kind: load(cloud.folder / "live.yaml") for kind, cloud in CLOUDS.items() if cloud.folder}
+    found: dict[str, Any] = dict(shared["keys"])
+    for kind, file in files.items():
+        for key, said in file["keys"].items():
+            there = found.get(key)
+            found[key] = said if there is None else {**({"": there} if isinstance(there, str) else there), kind: said}
+    rows = {name: [row for file in (shared, *files.values()) for row in file.get(name, ())] for name in ROWS}
+    kinds = {kind for said in shared["keys"].values() if isinstance(said, dict) for kind in said}
+    return {"keys": found, "kinds": kinds, **rows}

@@ -23,8 +23,16 @@ BALANCERS = ("aws:lb/", "aws:alb/", "aws:elb/", "gcp:compute/forwardingRule:", "
 EFS_DRIVER = "efs.csi.aws.com"
 #: Labels by which costs are split.
 LABELS = ("app", "stack")
+#: Providers whose resources the rules know, and those that make nothing that is billed or reached.
+KNOWN = ("aws", "gcp", "kubernetes", "pulumi", "pulumi-python", "docker-build", "trainyard")
 #: Provider -> its input with the labels for everything that it makes.
 LABELLED_BY = {"gcp": "defaultLabels", "aws": "defaultTags"}
+
+
+def known_cloud(resource: Resource, stack: Stack) -> Iterator[str]:
+    """Every resource is of a provider whose resources these rules know."""
+    if (provider := resource.type.partition(":")[0]) not in KNOWN:
+        yield f"no rule here knows what {provider} makes; write those of policy/cloud.py for it, and add it to KNOWN"
 
 
 def no_open_network(resource: Resource, stack: Stack) -> Iterator[str]:
@@ -178,6 +186,7 @@ def _decoded(value: Any) -> Mapping[str, Any]:
 
 
 RULES: tuple[Rule, ...] = (
+    known_cloud,
     no_open_network,
     no_load_balancer,
     no_accelerator_at_rest,

@@ -12,6 +12,7 @@ from infra import cost, living
 from infra.clouds import CLOUDS, Cloud, keys
 from infra.config import ConfigError, StackConfig
 from infra.parse import parse
+from policy.check import broken
 from review.recording import record
 from tests.infra.aks.rules import RULES, bill, machines
 from tests.infra.aks.section import AksConfig, AksNodes, AksStorage
@@ -90,3 +91,13 @@ def test_its_keys_are_documented_and_a_living_cluster_does_not_move() -> None:
     moved = parse({**VALUES, "aks": {"location": "northeurope"}}, "test")
     (problem,) = living.problems(moved, built)
     assert problem.startswith("aks.location: northeurope on a stack that lives with westeurope; a resource group stays")
+
+
+def test_what_it_does_not_say_is_refused_on_a_living_stack_and_by_the_policy_pack() -> None:
+    """An omission is loud: nobody replaces a cluster, or opens a network, because a table has no line for the cloud."""
+    built = {"cluster.kind": "aks", "cluster.name": "trainyard-old", "aks.location": "westeurope"}
+    found = list(living.problems(parse(VALUES, "aks-exercise"), built))
+    assert [line for line in found if line.startswith("cluster.name: ") and "replaces the cluster and the data" in line]
+    refused = {str(each.resource.type) for each in broken(record("aks-exercise", VALUES)) if each.rule == "known-cloud"}
+    assert refused
+    assert all(type_.startswith("azure-native:") for type_ in refused)
