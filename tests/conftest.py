@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import runpy
 import signal
 import sys
 from collections import defaultdict
@@ -94,6 +95,13 @@ def local_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = write_kubeconfig(tmp_path / "kubeconfig", "trainyard-local", OFFER)
     monkeypatch.setenv("KUBECONFIG", str(path))
     return path
+
+
+@pytest.fixture
+def as_pulumi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let recordings run the program as Pulumi does: also what it says. Warnings are in caplog."""
+    run = runpy.run_path
+    monkeypatch.setattr(runpy, "run_path", lambda path, **_: run(path, run_name="__main__"))
 
 
 @pytest.fixture(scope="session")

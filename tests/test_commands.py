@@ -274,3 +274,12 @@ def test_make_says_what_is_wrong_with_a_python(version: str, said: str, tmp_path
     )
     assert done.returncode == 2
     assert f"error: {tmp_path}/{said}" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("given", "asks"), [([], True), (["YES="], True), (["YES=1"], False)])
+def test_make_clean_asks_unless_it_is_told_not_to(given: list[str], asks: bool) -> None:
+    """`trainyard local down --all` does, without --yes (tests/local/test_leftovers.py)."""
+    command = ["make", "--dry-run", "--old-file=.venv/infra.stamp", "clean", *given]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    (line,) = done.stdout.splitlines()
+    assert line.split()[1:] == ["local", "down", "--all", *([] if asks else ["--yes"])]

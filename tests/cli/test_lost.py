@@ -13,6 +13,7 @@ from kubernetes.client.exceptions import ApiException
 from rich.console import Console
 
 from cli import CommandError
+from cli.__main__ import main
 from cli.cluster import TrainingJob
 from cli.follow import JobWatch, Outcome, report
 from cli.state import first_pod, state
@@ -169,7 +170,8 @@ class Api(Nodes):
         return SimpleNamespace(data=json.dumps({"items": []}))
 
     def list_namespaced_job(self, *_: Any, label_selector: str, **__: Any) -> Any:
-        assert label_selector == "app.kubernetes.io/name=trainyard,app.kubernetes.io/component=trainer"
+        kind = "app.kubernetes.io/name=trainyard,app.kubernetes.io/component=trainer"
+        assert label_selector == f"{kind},!trainyard/training", "not those of named trainings beside it"
         made = [{"name": self.there, "creationTimestamp": "2026-11-21T12:00:00Z"}] if self.there else []
         old = {"name": "old", "creationTimestamp": "2026-11-21T13:00:00Z", "deletionTimestamp": "2026-11-21T13:01:00Z"}
         return SimpleNamespace(data=json.dumps({"items": [{"metadata": each} for each in (*made, old)]}))
@@ -202,6 +204,17 @@ def test_follow_goes_on_with_the_job_that_replaces_the_one_it_followed(monkeypat
         assert end == Outcome(succeeded=True)
         assert api.read == names
         assert ("Job j was replaced; following j2" in told) == (there == "j2")
+
+
+def test_the_command_follows_the_job_that_takes_the_others_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api: Any = Api([RUNS, None, DONE], "j2")
+    monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("cli.follow.target_of", lambda *_: TARGET)
+    monkeypatch.setattr("cli.follow.TrainingJob.of", lambda *_: TrainingJob(api, api, "n", "j"))
+    assert main(["follow", "--stack", "gcp-c3"]) == 0
+    assert "Job j was replaced; following j2" in capsys.readouterr().out
 
 
 def test_a_job_that_never_was_or_never_comes_back_ends_follow(monkeypatch: pytest.MonkeyPatch) -> None:

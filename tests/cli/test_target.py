@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli import CommandError, target
-from cli.__main__ import _at_home, main
+from cli.__main__ import main
 from cli.cluster import TrainingJob, connect
 from local import environment
 
@@ -103,11 +104,19 @@ def test_a_stack_without_a_file_is_said_with_those_that_have_one(capsys: pytest.
     assert re.search(r"no stack 'nine'; there are: aws-.*, local; to make it: cp Pulumi", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("word", ["--to=~/models", "~/models"])
-def test_a_home_folder_is_found_where_the_shell_does_not_look(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    assert _at_home(word) == word.replace("~", "/home/me")
-    assert _at_home("--stack=a~b") == "--stack=a~b"
+def test_a_home_folder_is_found_where_the_shell_does_not_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def transfer(*given: Any) -> Any:
+        asked.append(given)
+        raise CommandError("asked")
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("cli.upload.targets_of", lambda stack: [stack])
+    monkeypatch.setattr("cli.upload.transfer", transfer)
+    (tmp_path / "book.txt").touch()
+    assert main(["upload", "~/book.txt", "--kubeconfig=~/kube", "--stack=a~b"]) == 1
+    assert asked == [("a~b", f"{tmp_path}/kube")]
 
 
 @pytest.mark.parametrize("text", ["a: [b\n  c: :", "just text"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -243,16 +244,31 @@ def test_text_that_changes_what_was_prepared_is_told(tmp_path: Path, volume_fold
     assert [changed(), changed()] == [True, False]
 
 
-def test_a_file_at_the_top_changes_only_a_file_of_its_name(
-    tmp_path: Path, volume_folder: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+@pytest.fixture
+def reached(volume_folder: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command reach the volume."""
+
     @contextmanager
     def transfer(*_: Any) -> Iterator[Any]:
         yield wire.volume, None, Seen()
 
     monkeypatch.setattr(upload, "DATA", str(volume_folder))
-    monkeypatch.setattr(upload, "target_of", lambda stack: None)
+    monkeypatch.setattr(upload, "targets_of", lambda stack: [None])
     monkeypatch.setattr(upload, "transfer", transfer)
+
+
+@pytest.mark.usefixtures("reached")
+def test_what_of_a_folder_is_not_sent_or_not_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.txt", ".hidden", "picture.png"):
+        noise(tmp_path / "corpus" / name, 10)
+    assert __main__.main(["upload", str(tmp_path / "corpus")]) == 0
+    said = capsys.readouterr().out
+    assert "1 hidden file was not sent.\n" in said
+    assert re.search(r"^1 .* are not read as text: picture\.png$", said, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("reached")
+def test_a_file_at_the_top_changes_only_a_file_of_its_name(tmp_path: Path, volume_folder: Path, capsys: Any) -> None:
     noise(volume_folder / "runs" / "metrics.jsonl", 10)
     source = noise(tmp_path / "book.txt", 100)
 
@@ -316,7 +332,7 @@ def test_what_to_do_with_an_upload_is_said(model: str, tmp_path: Path) -> None:
 def test_bad_input_is_one_line_before_anything_is_done(
     arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload, "target_of", lambda stack: pytest.fail("asked the stack"))
+    monkeypatch.setattr(upload, "targets_of", lambda stack: pytest.fail("asked the stack"))
     assert __main__.main(["upload", *arguments]) == 1
     shown = capsys.readouterr().err
     assert shown.startswith("error: ")

@@ -17,6 +17,8 @@ from cli.target import configuration
 from infra import settings, stackfiles
 from infra.config import ConfigError, StackConfig
 from infra.parse import parse
+from review.recording import record
+from tests.infra.recorded import changed
 from trainer.config.values import Bare
 
 Files = Callable[[str], None]
@@ -227,6 +229,13 @@ def test_a_token_in_plain_text_is_warned_of_with_the_command_that_encrypts_it(
         assert [line.partition(":")[0] for line in warned] == expected
         assert not any(token in line for line in warned for token in secrets.values())
     assert COMMAND in str(found["secrets.huggingFaceToken"])
+
+
+@pytest.mark.usefixtures("as_pulumi", "local_kubeconfig")
+def test_a_preview_warns_of_a_token_in_plain_text(caplog: pytest.LogCaptureFixture) -> None:
+    record("local", changed("local", secrets={"huggingFaceToken": "hf_abcdefghijklmnopqrstuvwxyz"}), known=False)
+    (line,) = [line for line in caplog.messages if line.startswith("secrets.")]
+    assert line.endswith(COMMAND.replace("mine", "local"))
 
 
 @pytest.mark.parametrize(

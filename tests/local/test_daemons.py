@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from local import certs, paths, teardown
+from local import certs, credentials, network, paths, teardown
 from local.daemons import configure, daemon, table
 
 
@@ -39,6 +39,12 @@ def test_the_files_are_what_their_readers_take(configuration: Path) -> None:
     containerd = tomllib.loads(configure("containerd.toml", pause="pause@sha256:1").read_text())
     assert containerd["plugins"]["io.containerd.grpc.v1.cri"]["sandbox_image"] == "pause@sha256:1"
     assert configure("Corefile").read_text().startswith(".:53 {\n")
+
+
+def test_the_registry_wants_the_account_and_listens_on_the_nodes_own_network(configuration: Path) -> None:
+    registry = yaml.safe_load(configure("registry.yml").read_text())
+    assert registry["auth"]["htpasswd"]["path"] == str(credentials.htpasswd())
+    assert registry["http"]["addr"] == f"{network.NODE_ADDRESS}:5000"
 
 
 def test_every_daemon_is_stopped_in_order() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,21 @@ def test_every_key_without_an_effect_is_named(load: Any, tmp_path: Path, key: st
     load(UNUSED[key])
     warnings = deepspeed_json.read(str(tmp_path / "deepspeed.json"), []).warnings
     assert [warning.partition(" is not used: ")[0] for warning in warnings] == [key]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_first_worker_alone_warns_of_each_key_without_an_effect(
+    rank: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trainer.parallel.deepspeed import deepspeed_settings
+
+    path = tmp_path / "deepspeed.json"
+    path.write_text(json.dumps({"steps_per_print": 10, "amp": {"enabled": False}}))
+    settings = toy.configuration(engine__name="deepspeed", engine__deepspeed_config=path)
+    deepspeed_settings(toy.work(), settings, World(rank, 2, rank, round=1, device=torch.device("cpu")))
+    lines = capsys.readouterr().out.splitlines()
+    said = [re.match(r"event=deepspeed_config_warning text='(\S+) is not used: ", line) for line in lines]
+    assert [found and found[1] for found in said] == ([] if rank else ["steps_per_print", "amp"])
 
 
 @pytest.mark.parametrize(

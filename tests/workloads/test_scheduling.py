@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,6 +70,26 @@ def test_up_ends_with_what_waits_after_some_patience(
     monkeypatch.setattr("kubernetes.config.new_client_from_config", lambda **_: api)
     monkeypatch.setattr(scheduling, "PATIENCE", 0.1)
     assert ("Insufficient cpu" in scheduling._look("f", "c", "n", "j")) is warns
+
+
+@pytest.mark.usefixtures("as_pulumi")
+@pytest.mark.parametrize("text", ["1 worker waits for a node", ""])
+def test_an_up_looks_at_the_job_that_it_made_and_warns_of_what_waits(
+    text: str, local_kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looked: list[tuple[str, ...]] = []
+
+    def look(*at: str) -> str:
+        looked.append(at)
+        return text
+
+    monkeypatch.setattr(scheduling, "_look", look)
+    job = record("local").one("Job", "training").inputs["metadata"]
+    assert looked == [(str(local_kubeconfig), "trainyard-local", job["namespace"], job["name"])]
+    warned = [line for line in caplog.messages if "a node" in line]
+    assert warned == ([f"{text}; the training goes on with the others, if workers.min allows"] if text else [])
+    record("local", known=False)
+    assert len(looked) == 1, "a preview has made none"
 
 
 def test_a_cluster_that_does_not_answer_ends_no_up(tmp_path: Any) -> None:

@@ -138,6 +138,14 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
     assert len(texts(path, "lines")) == 4
 
 
+def test_a_line_may_have_64_mib(tmp_path: Path) -> None:
+    path, content = tmp_path / "a.jsonl", b'{"text": "' + b"x" * (64 << 20)
+    path.write_bytes(content[: (64 << 20) - 3] + b'"}\n')
+    assert len(texts(path, "lines")) == 1
+    path.write_bytes(content[: (64 << 20) - 2] + b'"}\n')
+    assert "line 1: has more than 64 MiB, the most that a line may have" in refusal(path, "lines")
+
+
 def _sparse(path: Path) -> None:
     with open(path, "wb") as file:
         file.write(b"The first line is there.\n")
