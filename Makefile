@@ -76,10 +76,10 @@ lint: .venv/dev.stamp  ## check format, lint, import directions, workflows and t
 	NODE_OPTIONS=--max-old-space-size=8192 .venv/bin/pyright
 
 docs: .venv/dev.stamp  ## regenerate the pictures and tables of README and docs/ from the code
-	$(TRAINYARD) docs
+	$(TRAINYARD) dev docs
 
 snapshots: .venv/infra.stamp  ## regenerate tests/snapshots/: what each stack declares, for review
-	$(TRAINYARD) snapshot --update
+	$(TRAINYARD) dev snapshot --update
 
 lock: .venv/infra.stamp  ## resolve requirements/*.in again, with hashes
 	for name in dev infra trainer bootstrap policy; do \
