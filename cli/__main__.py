@@ -37,6 +37,7 @@ GROUPS: Groups = {
             "prove.command:prove",
             "Bring a stack up, test every claim on the live cluster, destroy it, write a report.",
         ),
+        "up": ("cli.up:up", "Bring a stack up: cluster, storage, image and training."),
     },
     "Watch": {
         "follow": ("cli.follow:follow", "Follow a training to its end."),
@@ -60,6 +61,7 @@ GROUPS: Groups = {
             "cli.lifecycle:resume",
             "Resume a training that ended before it was done, from its newest checkpoint in the same folder.",
         ),
+        "down": ("cli.up:down", "Take a stack down, with everything that it made and that costs money."),
     },
     "More": {
         "local": (

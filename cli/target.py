@@ -177,6 +177,16 @@ def _pulumi(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
+def run(*command: str) -> int:
+    """Run a program with this terminal and return its exit code. Ctrl-C reaches it too, and it ends what it has begun."""
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue
+
+
 def _why(stack: str, said: str) -> str:
     """Pulumi's error as a line that says what to do."""
     homeless = "PULUMI_ACCESS_TOKEN" in said or "pulumi login" in said

@@ -58,13 +58,14 @@ def test_the_list_needs_no_slow_package() -> None:
 
 #: Command -> the rest of its line, for all that are about a stack.
 OF_A_STACK = {
-    **dict.fromkeys(("doctor", "cost", "prove"), ()),
+    **dict.fromkeys(("doctor", "cost", "prove", "up"), ()),
     **dict.fromkeys(("dev snapshot", "dev policy", "dev graph", "dev docker-login"), ()),
     **dict.fromkeys(("follow", "status", "logs", "stop", "resume", "board", "fetch"), ()),
+    "down": ("--yes",),
     "upload": ("here",),
     "evaluate": ("--tasks", "x"),
 }
-FILES = ("doctor", "cost", "prove", "dev snapshot", "dev policy", "dev graph", "dev docker-login")
+FILES = ("doctor", "cost", "prove", "up", "dev snapshot", "dev policy", "dev graph", "dev docker-login")
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def asked_of(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *mor
         monkeypatch.setattr("cli.target.known", note)
     else:
         module = COMMANDS[command][0].partition(":")[0]
-        monkeypatch.setattr(f"{module}.target_of", note)
+        monkeypatch.setattr(f"{module}.{'is_local' if command == 'down' else 'target_of'}", note)
     assert main([*command.split(), *OF_A_STACK[command], *more]) == 1
     return asked
 
