@@ -1,4 +1,4 @@
-"""Bring a stack up with its training, or take it down: Pulumi's own `up` and `destroy`, on this machine with its node."""
+"""Bring a stack up or take it down: Pulumi's own `up` and `destroy`, on this machine with the node beneath."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def up(stack: StackName = "", yes: Yes = False) -> int:
 
 
 def down(stack: RunningStack = "", yes: Yes = False) -> int:
-    """Pulumi shows what it will destroy and asks. On a cluster that the stack has not made, its volume with all runs goes
-    too where the storage class says so: `trainyard doctor` tells. A stack on this machine is removed; its datasets and
-    runs stay in .local/, and with the stack `local` the node stops.
+    """Pulumi shows what it will destroy and asks. On a cluster that the stack has not made, its volume with all runs
+    goes too where the storage class says so: `trainyard doctor` tells. A stack on this machine is removed; its datasets
+    and runs stay in .local/, and with the stack `local` the node stops.
     """
     _refuse_unasked(yes, "destroy")
     local = is_local(stack)

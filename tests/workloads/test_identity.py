@@ -34,6 +34,7 @@ def test_the_job_is_new_when_the_training_is_and_only_then() -> None:
     assert job_name({}) == same
     assert job_name({}, tensorboard={"enabled": False}) == same
     assert job_name({"steps": 301}) != same
+    assert job_name({"steps": 0, "epochs": 3}) not in (same, job_name({"steps": 0, "epochs": 4}))
     assert job_name({"metrics": {"every": 7}}) != same
     assert job_name({}, workers={"memoryGib": 5}) != same
     assert job_name({}, workers={"count": 3}) == same, "pods come and go without a new Job"
