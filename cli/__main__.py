@@ -28,6 +28,7 @@ Groups = dict[str, dict[str, tuple[str, str]]]
 #: In the order of a person's day.
 GROUPS: Groups = {
     "Begin": {
+        "init": ("cli.init:init", "Write the file of a new stack: a model, data, and machines like another stack's."),
         "doctor": (
             "cli.doctor:doctor",
             "Check what a stack needs before `trainyard up`, and say how to fix what is missing.",
@@ -197,6 +198,8 @@ def main(arguments: list[str] | None = None) -> int:
         return typer.main.get_command(app).main(chosen, prog_name="trainyard", standalone_mode=False) or 0
     except typer.TyperException as error:
         return _refuse(error.format_message(), error.exit_code)
+    except typer.Abort:  # Ctrl-C, or the end of the input, at a question
+        return 130
     except OSError as error:
         if error.filename == "pulumi":  # subprocess puts a missing program there
             return _refuse("pulumi is not on PATH; install it, or `make up` for the local stack", 1)

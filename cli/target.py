@@ -33,8 +33,8 @@ def known(name: str) -> str:
 def _made(name: str) -> str:
     """How to make a stack that is not there."""
     if name in stacks():
-        return f"`pulumi stack init {name}` makes it"
-    return f"to make it: cp Pulumi.{stacks()[0]}.yaml Pulumi.{name}.yaml, edit it, and pulumi stack init {name}"
+        return f"`trainyard up --stack {name}` makes it"
+    return f"`trainyard init {name}` writes its file"
 
 
 def _names(incomplete: str) -> list[str]:
