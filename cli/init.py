@@ -17,10 +17,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cli import CommandError
-from cli.draft import Draft
 from cli.target import PROOF, known
 from infra.config import StackConfig
 from infra.cost import estimate, shown
+from infra.draft import Draft
 from infra.speed import tokens_of
 from infra.stackfiles import NODE_CONTEXT, ROOT, stack_file_values, stacks
 from trainer.config.addresses import kind_of, passed_over

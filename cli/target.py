@@ -179,7 +179,7 @@ def _pulumi(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def run(*command: str) -> int:
     """Run a program on this terminal; return its exit code. Ctrl-C reaches it too, and it ends what it has begun."""
-    with subprocess.Popen(command, cwd=ROOT) as process:
+    with subprocess.Popen(list(command), cwd=ROOT) as process:
         while True:
             try:
                 return process.wait()

@@ -17,9 +17,9 @@ TRAINYARD = (sys.executable, "-m", "cli")
 
 
 def up(stack: StackName = "", yes: Yes = False) -> int:
-    """Pulumi shows what it will do and asks; the stack is made if it is not there, and selected. A training that ended
-    before it was done resumes from its newest checkpoint; the same `up` again changes nothing else. For a stack on this
-    machine the toolchain is built, and the node starts, before that. `trainyard follow` shows the training.
+    """Pulumi shows what it will do and asks; the stack is made if it is not there, and selected. A training that was
+    stopped, or that ended before it was done, resumes from its newest checkpoint; the same `up` again changes nothing
+    else. For a stack on this machine the toolchain is built, and the node starts, before that.
     """
     config = configuration(stack)  # tells every mistake before anything is built
     _refuse_unasked(yes, "make")

@@ -75,7 +75,7 @@ def _command(typed: str, command: Any, sentence: str) -> list[str]:
     inner = getattr(command, "commands", {})
     parameters = [each for each in command.params if each.name not in (*COMMON, "help") and not each.hidden]
     arguments = [each for each in parameters if not each.opts[0].startswith("-")]
-    usage = " ".join([typed, *map(_spelled, arguments), *(["COMMAND"] if inner else [])])
+    usage = " ".join([typed, *map(_spelled, arguments)])
     parts = [f"### {typed.removeprefix('trainyard ')}", f"`{usage}`: {_joined(command.help or sentence)}"]
     own = {} if typed == "trainyard dev" else inner  # whose commands have headings
     rows = [f"| `{typed} {name}` | {_cell(_joined(each.help))} |" for name, each in own.items()]
