@@ -16,6 +16,7 @@ import yaml
 
 from cli.__main__ import main
 from infra.config import StackConfig
+from infra.eks.section import EksConfig
 from infra.parse import parse
 from infra.stackfiles import ROOT, ours, stack_file_values, stacks
 
@@ -168,7 +169,7 @@ def test_on_a_terminal_it_asks_for_what_is_missing(tmp_path: Path) -> None:
     assert code == 0, shown
     assert "Name of the stack: " in shown
     assert "or none for a GPT-2 from scratch [none]: " in shown
-    assert read(tmp_path).section(type(read(tmp_path).cloud)).api_allowed_cidrs == ("8.8.8.8/32",)
+    assert read(tmp_path).section(EksConfig).api_allowed_cidrs == ("8.8.8.8/32",)
 
 
 def test_ctrl_c_at_a_question_writes_nothing(tmp_path: Path) -> None:
