@@ -6,8 +6,6 @@ PY := .venv/bin/python
 # A GPU machine may have torch in its own Python, but no network to install .venv: make gpu PY=python3.
 GPU_PY = $(if $(filter file,$(origin PY)),$(or $(wildcard $(PY)),$(PYTHON)),$(PY))
 TRAINYARD := .venv/bin/trainyard
-# The kubeconfig context of the local stack. Only trainyard-local is the node that we start.
-CONTEXT = $(shell sed -n 's/^ *context: *//p' Pulumi.local.yaml)
 
 MARKS = cluster or engine
 
@@ -15,30 +13,17 @@ MARKS = cluster or engine
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-STATE := .local/state/.pulumi/stacks/trainyard/local.json
-.PHONY: help up node down destroy clean test e2e chaos bench gpu lint docs snapshots lock
+.PHONY: help up down clean test e2e chaos bench gpu lint docs snapshots lock
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-up: node  ## set up everything, train on this machine's node, follow the training to its end
-	@$(TRAINYARD) local run --phase "pulumi up" -- pulumi up --stack local --yes --skip-preview --suppress-progress --suppress-outputs
-	@$(TRAINYARD) local run -- $(TRAINYARD) resume --stack local --quiet
+up: .venv/infra.stamp  ## set up everything, train on this machine's node, follow the training to its end
+	@$(TRAINYARD) up --stack local --yes
 	@$(TRAINYARD) local run --phase training -- $(TRAINYARD) follow --stack local
 
-# Builds the toolchain, and starts the local Kubernetes node unless the stack names another context.
-node: .venv/infra.stamp
-	@$(TRAINYARD) local up --context "$(CONTEXT)"
-	@$(TRAINYARD) local run -- pulumi stack select --create local
-
 down: .venv/infra.stamp  ## destroy the local stack and stop the node, whose datasets, runs and caches stay in .local/; on another cluster its volume may be deleted too
-	@test ! -e $(STATE) || $(MAKE) --no-print-directory destroy
-	@$(TRAINYARD) local down
-
-destroy: .venv/infra.stamp
-	@$(TRAINYARD) local up --as-is --context "$(CONTEXT)"
-	@$(TRAINYARD) local run --phase "pulumi destroy" -- pulumi destroy --stack local --yes --skip-preview --suppress-progress
-	@$(TRAINYARD) local run -- pulumi stack rm local --yes --preserve-config
+	@$(TRAINYARD) down --stack local --yes
 
 clean: .venv/infra.stamp  ## ask (YES=1: do not), stop the node, and remove .local/ with the trained models, images and state, and Go's build caches
 	@$(TRAINYARD) local down --all $(if $(YES),--yes)
@@ -76,10 +61,10 @@ lint: .venv/dev.stamp  ## check format, lint, import directions, workflows and t
 	NODE_OPTIONS=--max-old-space-size=8192 .venv/bin/pyright
 
 docs: .venv/dev.stamp  ## regenerate the pictures and tables of README and docs/ from the code
-	$(TRAINYARD) docs
+	$(TRAINYARD) dev docs
 
 snapshots: .venv/infra.stamp  ## regenerate tests/snapshots/: what each stack declares, for review
-	$(TRAINYARD) snapshot --update
+	$(TRAINYARD) dev snapshot --update
 
 lock: .venv/infra.stamp  ## resolve requirements/*.in again, with hashes
 	for name in dev infra trainer bootstrap policy; do \

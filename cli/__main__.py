@@ -24,36 +24,65 @@ from trainer.plain import plain
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Group -> command -> what it runs, a function or a Typer of further commands, and what that does.
-GROUPS = {
-    "Stack": {
+Groups = dict[str, dict[str, tuple[str, str]]]
+#: In the order of a person's day.
+GROUPS: Groups = {
+    "Begin": {
+        "init": ("cli.init:init", "Write the file of a new stack: a model, data, and machines like another stack's."),
         "doctor": (
             "cli.doctor:doctor",
-            "Check what a stack needs before `pulumi up`, and say how to fix what is missing.",
+            "Check what a stack needs before `trainyard up`, and say how to fix what is missing.",
         ),
         "cost": ("cli.cost:cost", "Show what a stack costs per hour by list prices."),
         "prove": (
             "prove.command:prove",
             "Bring a stack up, test every claim on the live cluster, destroy it, write a report.",
         ),
+        "up": ("cli.up:up", "Bring a stack up: cluster, storage, image and training."),
     },
-    "Run": {
+    "Watch": {
         "follow": ("cli.follow:follow", "Follow a training to its end."),
         "status": ("cli.status:status", "Show on one screen how a training is doing."),
         "logs": ("cli.logs:logs", "Print the log of rank 0, or of one pod."),
-        "stop": ("cli.lifecycle:stop", "Stop a training: its pods save a checkpoint and leave."),
-        "resume": (
-            "cli.lifecycle:resume",
-            "Resume a training that ended before it was done, from its newest checkpoint in the same folder.",
-        ),
         "board": ("cli.board:board", "Open a stack's TensorBoard in the browser."),
-        "upload": ("cli.upload:upload", "Upload files to a stack's shared volume."),
+    },
+    "Results": {
         "fetch": ("cli.fetch:fetch", "Download a run: model, metrics, report."),
         "evaluate": (
             "cli.evaluate:evaluate",
             "Run benchmarks of lm-evaluation-harness on a run's checkpoint, in the cluster.",
         ),
     },
-    "CI": {
+    "Volume": {
+        "upload": ("cli.upload:upload", "Upload files to a stack's shared volume."),
+    },
+    "End": {
+        "stop": ("cli.lifecycle:stop", "Stop a training: its pods save a checkpoint and leave."),
+        "resume": (
+            "cli.lifecycle:resume",
+            "Resume a training that ended before it was done, from its newest checkpoint in the same folder.",
+        ),
+        "down": ("cli.up:down", "Take a stack down, with everything that it made and that costs money."),
+    },
+    "More": {
+        "local": (
+            "local.commands:app",
+            "Run a real one-node Kubernetes on this machine, with the toolchain that Pulumi needs.",
+        ),
+        "dev": ("cli.__main__:dev", "Review, document and publish this checkout: for developers and workflows."),
+    },
+}
+DEV: Groups = {
+    "Review": {
+        "snapshot": ("review.snapshot:review", "Compare what each stack declares with its reviewed snapshot."),
+        "policy": (
+            "policy.check:check",
+            "Check stacks against the policy rules, without Pulumi's engine or credentials.",
+        ),
+        "graph": ("review.graph:graph", "Draw a stack's resource graph as a Mermaid flowchart."),
+        "docs": ("review.docs:docs", "Regenerate the parts of the documentation that come from the code."),
+    },
+    "Workflows": {
         "expired": (
             "cli.ci:expired",
             "List the stacks whose `cluster.ttlHours` have passed, and the proofs that died.",
@@ -63,47 +92,46 @@ GROUPS = {
             "Let Docker push to the registry of a Google Cloud stack; other stacks need no login.",
         ),
         "image": ("cli.ci:image", "Push the trainer's image, with SBOM and provenance, for a stack's `image.ref`."),
-    },
-    "Review": {
-        "snapshot": ("review.snapshot:review", "Compare what each stack declares with its reviewed snapshot."),
-        "policy": (
-            "policy.check:check",
-            "Check stacks against the policy rules, without Pulumi's engine or credentials.",
-        ),
-        "graph": ("review.graph:graph", "Draw a stack's resource graph as a Mermaid flowchart."),
-        "docs": ("review.docs:docs", "Regenerate the parts of the documentation that come from the code."),
         "audit": ("cli.ci:audit", "Report known vulnerabilities of the locked requirements."),
     },
-    "Local": {
-        "local": (
-            "local.commands:app",
-            "Run a real one-node Kubernetes on this machine, with the toolchain that Pulumi needs.",
-        )
-    },
 }
-COMMANDS = {name: target for group in GROUPS.values() for name, (target, _) in group.items()}
-HELP = {name: sentence for group in GROUPS.values() for name, (_, sentence) in group.items()}
+
+
+def _targets(groups: Groups, before: str = "") -> dict[str, tuple[str, str]]:
+    return {f"{before}{name}": target for group in groups.values() for name, target in group.items()}
+
+
+#: Command, as it is typed after `trainyard` -> what it runs, and what that does.
+COMMANDS = _targets(GROUPS) | _targets(DEV, "dev ")
 
 
 class Lazy(TyperGroup):
-    """List commands by their docstrings; import only the one that runs."""
+    """List commands by their sentences; import only the one that runs."""
+
+    groups = GROUPS
+    before = ""
 
     def __init__(self, **options: Any):
         super().__init__(**options)
         self.commands = {
-            name: TyperCommand(name, rich_help_panel=group, help=HELP[name])
-            for group, commands in GROUPS.items()
-            for name in commands
+            name: TyperCommand(name, rich_help_panel=group, help=sentence)
+            for group, commands in self.groups.items()
+            for name, (_, sentence) in commands.items()
         }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, found, rest = super().resolve_command(ctx, args)
-        return name, found and load(str(name)), rest
+        return name, found and load(f"{self.before}{name}"), rest
+
+
+class LazyDev(Lazy):
+    groups, before = DEV, "dev "
 
 
 def load(name: str) -> Any:
     """Import a command."""
-    module_name, _, attribute = COMMANDS[name].partition(":")
+    (target, sentence), last = COMMANDS[name], name.rpartition(" ")[2]
+    module_name, _, attribute = target.partition(":")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -112,10 +140,18 @@ def load(name: str) -> Any:
     if not isinstance(found, typer.Typer):
         function, found = found, typer.Typer(add_completion=False, rich_markup_mode="markdown")
         more = function.__doc__ or (module.__doc__ or "").partition("\n\n")[2]
-        found.command(name, help=f"{HELP[name]}\n\n{inspect.cleandoc(more)}")(function)
+        found.command(last, help=f"{sentence}\n\n{inspect.cleandoc(more)}")(function)
     command = typer.main.get_command(found)
-    command.name = name
+    command.name = last
     return command
+
+
+dev = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+
+
+@dev.callback(cls=LazyDev, help=COMMANDS["dev"][1])
+def _dev() -> None:
+    pass
 
 
 app = typer.Typer(
@@ -156,12 +192,14 @@ def _root(
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; return its exit code. Every error that a user can cause is one line."""
     chosen = [_at_home(word) for word in (sys.argv[1:] if arguments is None else arguments)]
-    if not chosen or (len(chosen) == 1 and COMMANDS.get(chosen[0], "").endswith(":app")):
+    if not chosen or chosen in (["local"], ["dev"]):
         chosen.append("--help")
     try:
         return typer.main.get_command(app).main(chosen, prog_name="trainyard", standalone_mode=False) or 0
     except typer.TyperException as error:
         return _refuse(error.format_message(), error.exit_code)
+    except typer.Abort:  # Ctrl-C, or the end of the input, at a question
+        return 130
     except OSError as error:
         if error.filename == "pulumi":  # subprocess puts a missing program there
             return _refuse("pulumi is not on PATH; install it, or `make up` for the local stack", 1)

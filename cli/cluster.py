@@ -44,6 +44,10 @@ class SilentError(CommandError):
     """The cluster does not answer."""
 
 
+class ContextError(CommandError):
+    """No kubeconfig of this machine has the stack's context."""
+
+
 class GoneError(CommandError):
     """The cluster has no such object."""
 
@@ -81,7 +85,7 @@ def connect(context: str, kubeconfig: str | None = None) -> client.ApiClient:
     try:
         return config.new_client_from_config(config_file=file, context=context, client_configuration=configuration)
     except config.ConfigException as error:
-        raise CommandError(f"no context '{context}' in the kubeconfig: {error}") from error
+        raise ContextError(f"no context '{context}' in the kubeconfig: {error}") from error
     except (yaml.YAMLError, TypeError, AttributeError) as error:
         where = file or config.KUBE_CONFIG_DEFAULT_LOCATION
         reason = str(error).splitlines()[0] if isinstance(error, yaml.YAMLError) else "it has no clusters and contexts"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +19,8 @@ from cli.cluster import LOG_LINES, STOPPED, GoneError, TrainingJob, asking, endi
 from cli.follow import outcome
 from cli.logs import lines
 from cli.progress import parse_logfmt
-from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen
-from infra.stackfiles import ROOT, object_name
+from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, run
+from infra.stackfiles import object_name
 from trainer.plain import plain
 from workloads.custom_resources import KUBEFLOW_VERSION
 
@@ -91,12 +90,7 @@ def resume(
     for target in made_again:
         command += ["--replace", f"{JOB}-{object_name(target.training)}" if target.training else JOB]
     command += ["--config-file", config_file] if config_file else []
-    with subprocess.Popen(command, cwd=ROOT) as process:
-        while True:
-            try:
-                return process.wait()
-            except KeyboardInterrupt:
-                continue  # Pulumi heard it too, and ends what it has begun
+    return run(*command)
 
 
 def _is_made_again(target: Target, kubeconfig: str | None, quiet: bool) -> bool:

@@ -33,8 +33,8 @@ def known(name: str) -> str:
 def _made(name: str) -> str:
     """How to make a stack that is not there."""
     if name in stacks():
-        return f"`pulumi stack init {name}` makes it"
-    return f"to make it: cp Pulumi.{stacks()[0]}.yaml Pulumi.{name}.yaml, edit it, and pulumi stack init {name}"
+        return f"`trainyard up --stack {name}` makes it"
+    return f"`trainyard init {name}` writes its file"
 
 
 def _names(incomplete: str) -> list[str]:
@@ -175,6 +175,16 @@ DOWN = "stack local is not up; `make up` brings it up, with the datasets and run
 def _pulumi(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["pulumi", *arguments, "--non-interactive"]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def run(*command: str) -> int:
+    """Run a program on this terminal; return its exit code. Ctrl-C reaches it too, and it ends what it has begun."""
+    with subprocess.Popen(list(command), cwd=ROOT) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue
 
 
 def _why(stack: str, said: str) -> str:

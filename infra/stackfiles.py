@@ -15,6 +15,8 @@ from trainer.plain import counted
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "trainyard"
+#: The kubeconfig context of the node that `trainyard local up` starts on this machine.
+NODE_CONTEXT = "trainyard-local"
 
 
 class ConfigError(ValueError):

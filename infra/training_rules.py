@@ -23,7 +23,7 @@ def _training(config: StackConfig) -> Iterator[str]:
 
 def _warmup(config: StackConfig) -> Iterator[str]:
     training = config.training
-    if (warmup := training.optimizer.warmup_steps) >= training.steps:
+    if (warmup := training.optimizer.warmup_steps) >= training.steps > 0:  # 0: by epochs, which the pod finds out
         yield (
             f"training.optimizer.warmupSteps: {warmup} leaves nothing of {training.steps} steps; allowed: 0 to "
             f"{training.steps - 1}"

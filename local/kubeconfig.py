@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
+from infra.stackfiles import NODE_CONTEXT as CONTEXT
 from local import certs, credentials, network, paths
 
-CONTEXT = "trainyard-local"
 EXTENSION = "trainyard"
 LISTS = ("clusters", "users", "contexts")
 

@@ -1,7 +1,7 @@
 """Bring a stack up, test every claim on the live cluster, destroy it, write a report.
 
-The proof uses a stack of its own, prove-STACK, with the machines and the model of Pulumi.STACK.yaml and a short
-training; a running STACK is not touched. The report goes to bench/results/prove-STACK.md and .json.
+The proof uses a stack of its own, prove-NAME, with the machines and the model of Pulumi.NAME.yaml and a short
+training; a running stack NAME is not touched. The report goes to bench/results/prove-NAME.md and .json.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def prove(
     limit_usd: Annotated[float, typer.Option(metavar="USD", help="Destroy when it costs more.")] = 5,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted or kept.")] = False,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Prove and destroy a stack prove-STACK that exists without its run.")
+        bool, typer.Option("--adopt", help="Prove and destroy a stack prove-NAME that exists without its run.")
     ] = False,
     destroy: Annotated[bool, typer.Option("--destroy", help="Only remove what a run has left.")] = False,
     report_to: Annotated[

@@ -160,7 +160,7 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
     learnt = {"tokenizer": tokenizer} if tokenizer.startswith("train:") else {}
     changed["dataset"] = {"name": run, "input": ["sample"], **learnt}
     changed["job"] = {"name": run, "maxHours": MAX_HOURS}
-    for key in ("task", "distillation", "adapter"):
+    for key in ("task", "distillation", "adapter", "epochs"):
         training.pop(key, None)
     model = training.get("model", {})
     if "name" in model or "config" in model:

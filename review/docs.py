@@ -18,7 +18,7 @@ from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values, stacks
 from review.graph import draw
 from review.layers import layers
-from review.reference import figures, table
+from review.reference import commands, figures, table
 
 Parts = dict[str, Callable[[], str]]
 
@@ -61,6 +61,7 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 DOCUMENTS: dict[Path, Parts] = {
     ROOT / "README.md": {"stacks": stack_table},
     ARCHITECTURE: {"diagram local": lambda: _picture(draw("local")), "layers": lambda: _picture(layers())},
+    ROOT / "docs" / "commands.md": {"commands": commands},
     ROOT / "docs" / "configuration.md": {"configuration": table},
     ROOT / "docs" / "model.md": {"figures": figures},
     ROOT / "docs" / "costs.md": {"costs": comparison},

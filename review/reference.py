@@ -1,5 +1,5 @@
 """Tables of the documentation: every key of a stack and of the trainer, from the models that validate them and from
-infra/live.yaml, and every figure of a log step."""
+infra/live.yaml; every figure of a log step; every command, from its help."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from cli.__main__ import COMMANDS, DEV, GROUPS, load
 from infra import living
 from infra.clouds import CLOUDS, keys
 from infra.stackfiles import ROOT
@@ -52,6 +53,54 @@ def figures() -> str:
         if isinstance(field, ast.AnnAssign) and isinstance(sentence, ast.Expr)
     ]
     return "\n".join(["| figure | meaning |", "|---|---|", *rows])
+
+
+#: Options of nearly every command, which docs/commands.md tells once.
+COMMON = ("stack", "kubeconfig")
+
+
+def commands() -> str:
+    """A heading for each group, and under it each command: how it is typed, its help, and its options."""
+    parts: list[str] = []
+    for before, groups in (("", GROUPS), ("dev ", DEV)):
+        for group, names in groups.items():
+            parts.append(f"## {group}")
+            for name in names:
+                parts += _command(f"trainyard {before}{name}", load(f"{before}{name}"), COMMANDS[f"{before}{name}"][1])
+    return "\n\n".join(parts)
+
+
+def _command(typed: str, command: Any, sentence: str) -> list[str]:
+    """The paragraphs of one command, or of a group that has commands of its own."""
+    inner = getattr(command, "commands", {})
+    parameters = [each for each in command.params if each.name not in (*COMMON, "help") and not each.hidden]
+    arguments = [each for each in parameters if not each.opts[0].startswith("-")]
+    usage = " ".join([typed, *map(_spelled, arguments)])
+    parts = [f"### {typed.removeprefix('trainyard ')}", f"`{usage}`: {_joined(command.help or sentence)}"]
+    own = {} if typed == "trainyard dev" else inner  # whose commands have headings
+    rows = [f"| `{typed} {name}` | {_cell(_joined(each.help))} |" for name, each in own.items()]
+    rows += [f"| `{_spelled(each)}` | {_cell(_told(each))} |" for each in parameters if each.help]
+    return [*parts, "\n".join(["| | |", "|---|---|", *rows])] if rows else parts
+
+
+def _spelled(parameter: Any) -> str:
+    """An argument or option as a help page shows it."""
+    if not parameter.opts[0].startswith("-"):
+        return parameter.metavar or parameter.name.upper()
+    names = ", ".join([*parameter.opts, *parameter.secondary_opts])
+    return names if getattr(parameter, "is_flag", False) else f"{names} {parameter.metavar or 'N'}"
+
+
+def _told(parameter: Any) -> str:
+    """An option's sentence, with its default unless that says itself, or says nothing."""
+    value = parameter.default
+    shown = isinstance(value, int | float | str) and value not in (False, True, "") and "Default" not in parameter.help
+    return _joined(parameter.help) + (f" Default: {value}." if shown else "")
+
+
+def _joined(text: str) -> str:
+    """A docstring's paragraphs, each in one line."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
 def _cell(text: str) -> str:

@@ -41,12 +41,13 @@ RUN_BY = {
     r"make docs$": "tests/review/test_docs.py",
     r"make snapshots$": "tests/review/test_snapshot.py",
     r'eval "\$\(trainyard local env\)"': "tests/fixtures_cluster.py",
-    r"trainyard snapshot\b": "tests/review/test_snapshot.py",
+    r"trainyard dev snapshot\b": "tests/review/test_snapshot.py",
     r"trainyard local run -- pulumi preview --stack local --policy-pack policy": "tests/policy/test_engine.py",
-    r"trainyard policy\b": "tests/policy/test_rules.py",
+    r"trainyard dev policy\b": "tests/policy/test_rules.py",
     r"trainyard doctor\b": "tests/infra/test_doctor.py",
     r"trainyard prove --stack local --short": "tests/e2e/test_prove.py",
     r"trainyard cost\b": "tests/infra/test_cost.py",
+    r"trainyard init\b": "tests/cli/test_init.py",
     r"trainyard (upload .*|fetch|board) --stack local": DATA,
     r"trainyard evaluate --stack local --tasks my_task": "tests/e2e/test_evaluate.py",
     r"trainyard (status|logs) --stack local": "tests/e2e/test_status.py",
@@ -153,7 +154,7 @@ def _sources(module: str) -> str:
 def test_every_command_of_trainyard_and_its_options_exist() -> None:
     missing = []
     for document, text in NAMED:
-        for name, rest in re.findall(r"(?:^|[ (/])trainyard ([a-z][a-z-]*)([^#&)]*)", text):
+        for name, rest in re.findall(r"(?:^|[ (/])trainyard ((?:dev )?[a-z][a-z-]*)([^#&)]*)", text):
             if name not in COMMANDS_OF_TRAINYARD:
                 missing.append(f"{document}: trainyard {name}")
                 continue

@@ -69,7 +69,7 @@ def test_each_command_can_be_typed(path: Path) -> None:
             elif found := re.fullmatch(r"(\.ci/\w+)|\.venv/bin/python -m pytest --exitfirst (\S+)", command):
                 assert (ROOT / (found[1] or found[2])).exists(), command
             elif command.split()[0] not in HOSTED:
-                words = r'([a-z-]+)( [a-z]+)?(?: --?[a-z]+| [a-z][a-z0-9:-]*| "[^"]*")*(?: >> "\$\w+")?'
+                words = r'([a-z-]+)( [a-z][a-z-]*)?(?: --?[a-z]+| [a-z][a-z0-9:-]*| "[^"]*")*(?: >> "\$\w+")?'
                 found = re.fullmatch(rf"(?:exec )?\.venv/bin/trainyard {words}", command)
                 assert found, command
                 command_help(found[1], *(found[2] or "").split())

@@ -5,7 +5,7 @@ from typing import Any
 
 from bench import page
 from trainer.config.presets import PRESETS
-from trainer.train.metrics import peak_of
+from trainer.config.speed import peak_of
 
 GOAL_PEER, GOAL_PEER_CUDA = 1.15, 1.1
 GOALS = {"small": 0.45, "medium": 0.55, "tiny": 0.0}
@@ -75,7 +75,7 @@ def _accelerators(figures: dict[str, Any], command: str, machines: list[str]) ->
         "# Training speed on an accelerator, GPT-2 in bf16",
         f"{command} (`make gpu STAGE=speed`). Whole optimizer steps of 524,288 tokens in windows of 1024, clipping and "
         "AdamW included: the median of the steps after the first. MFU counts the FLOPs of the products (PaLM, appendix "
-        "B) in relation to the device's data sheet (trainer/train/peaks.yaml). wait: host seconds of a step in which "
+        "B) in relation to the device's data sheet (trainer/config/peaks.yaml). wait: host seconds of a step in which "
         "batches were fetched, beside or before the device's work.",
         [f"- {machine}" for machine in machines],
         page.table((*columns, "MFU", "GB", "wait, ms", "first step, s"), rows),

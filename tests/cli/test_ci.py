@@ -93,16 +93,16 @@ def test_the_command_prints_what_a_workflow_reads(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(ci, "COMMAND", (str(program), *ci.COMMAND[1:]))
-    assert main(["expired"]) == 0
+    assert main(["dev", "expired"]) == 0
     assert capsys.readouterr().out == 'stacks=["gcp-c3"]\n'
     program.write_text("#!/bin/sh\necho 'error: no backend' >&2; exit 255\n")
-    assert main(["expired"]) == 2
+    assert main(["dev", "expired"]) == 2
     assert "error: no backend" in capsys.readouterr().err
     program.write_text("#!/bin/sh\nexit 255\n")
-    assert main(["expired"]) == 2
+    assert main(["dev", "expired"]) == 2
     assert capsys.readouterr().err.endswith("ls --json: no reason given\n")
     monkeypatch.setattr(ci, "COMMAND", ("no-such-pulumi",))
-    assert main(["expired"]) == 2
+    assert main(["dev", "expired"]) == 2
     assert "pulumi is not on PATH" in capsys.readouterr().err
 
 
@@ -110,5 +110,5 @@ def test_an_audit_without_its_program_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    assert main(["audit"]) == 1
+    assert main(["dev", "audit"]) == 1
     assert capsys.readouterr().err == "error: pip-audit is not installed; make .venv/dev.stamp installs it\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kubernetes.client.exceptions import ApiException
 
-from cli import CommandError, lifecycle
+from cli import CommandError, lifecycle, target
 from cli.cluster import STOPPED, TrainingJob
 from cli.target import Target
 
@@ -76,7 +76,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         def __exit__(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr(lifecycle.subprocess, "Popen", Ran)
+    monkeypatch.setattr(target.subprocess, "Popen", Ran)
     monkeypatch.setattr(lifecycle, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(lifecycle, "LATE", 0.2)
     monkeypatch.setattr(lifecycle, "target_of", lambda _: Target("c", "n", "train", None, {}))

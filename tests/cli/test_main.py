@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli import CommandError
-from cli.__main__ import COMMANDS, GROUPS, load, main
+from cli.__main__ import COMMANDS, DEV, GROUPS, load, main
 from cli.target import selected
 from infra.stackfiles import ROOT
 
@@ -21,18 +21,26 @@ SLOW = ("pulumi", "kubernetes", "boto3", "botocore", "google", "pydantic")
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_says_what_it_does(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([name, "--help"]) == 0
+    assert main([*name.split(), "--help"]) == 0
     assert f"trainyard {name}" in capsys.readouterr().out
 
 
-def test_the_list_has_every_command_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
+@pytest.mark.parametrize(("typed", "groups"), [([], GROUPS), (["dev"], DEV)], ids=["trainyard", "dev"])
+def test_the_list_has_every_command_in_its_group(
+    typed: list[str], groups: dict[str, dict[str, tuple[str, str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(typed) == 0
     lines = capsys.readouterr().out.splitlines()
     titles = [line.split()[1] for line in lines if line.startswith("╭")]
-    assert titles == ["Options", *GROUPS]
-    for name in COMMANDS:
+    assert titles == ["Options", *groups]
+    for name in [name for group in groups.values() for name in group]:
         (line,) = [line for line in lines if line.startswith(f"│ {name} ")]
         assert len(line.split()) > 4, "and what it does"
+
+
+def test_a_person_is_shown_no_command_of_workflows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["snapshot"]) == 2
+    assert "No such command 'snapshot'" in capsys.readouterr().err
 
 
 def test_a_configuration_is_read_without_any_sdk() -> None:
@@ -50,12 +58,14 @@ def test_the_list_needs_no_slow_package() -> None:
 
 #: Command -> the rest of its line, for all that are about a stack.
 OF_A_STACK = {
-    **dict.fromkeys(("doctor", "cost", "prove", "snapshot", "policy", "graph", "docker-login"), ()),
+    **dict.fromkeys(("doctor", "cost", "prove", "up"), ()),
+    **dict.fromkeys(("dev snapshot", "dev policy", "dev graph", "dev docker-login"), ()),
     **dict.fromkeys(("follow", "status", "logs", "stop", "resume", "board", "fetch"), ()),
+    "down": ("--yes",),
     "upload": ("here",),
     "evaluate": ("--tasks", "x"),
 }
-FILES = ("doctor", "cost", "prove", "snapshot", "policy", "graph", "docker-login")
+FILES = ("doctor", "cost", "prove", "up", "dev snapshot", "dev policy", "dev graph", "dev docker-login")
 
 
 @pytest.fixture
@@ -88,14 +98,14 @@ def asked_of(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *mor
     if command in FILES:
         monkeypatch.setattr("cli.target.known", note)
     else:
-        module = COMMANDS[command].partition(":")[0]
-        monkeypatch.setattr(f"{module}.target_of", note)
-    assert main([command, *OF_A_STACK[command], *more]) == 1
+        module = COMMANDS[command][0].partition(":")[0]
+        monkeypatch.setattr(f"{module}.{'is_local' if command == 'down' else 'target_of'}", note)
+    assert main([*command.split(), *OF_A_STACK[command], *more]) == 1
     return asked
 
 
 def test_all_commands_about_a_stack_are_tried() -> None:
-    for name in {*COMMANDS} - {*OF_A_STACK, "local"}:
+    for name in {*COMMANDS} - {*OF_A_STACK, "local", "dev"}:
         assert "--stack" not in [option for each in load(name).params for option in each.opts], name
 
 
@@ -112,11 +122,11 @@ def test_no_command_takes_a_stack_as_an_argument(
     command: str, pulumi: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     pulumi("local")
-    assert main([command, *OF_A_STACK[command], "gcp-c3"]) == 2
+    assert main([*command.split(), *OF_A_STACK[command], "gcp-c3"]) == 2
     assert "unexpected extra argument(s) (gcp-c3)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", sorted({*OF_A_STACK} - {"snapshot", "policy"}))
+@pytest.mark.parametrize("command", sorted({*OF_A_STACK} - {"dev snapshot", "dev policy"}))
 def test_without_a_name_it_is_the_stack_that_pulumi_has_selected(
     command: str, pulumi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -166,7 +176,7 @@ def test_a_wrong_command_is_one_line(arguments: list[str], said: str, capsys: py
     assert (shown.out, shown.err.count("\n")) == ("", 1)
 
 
-@pytest.mark.parametrize("arguments", [["local"], ["-h"]])
+@pytest.mark.parametrize("arguments", [["local"], ["dev"], ["-h"]])
 def test_a_group_without_a_command_lists_its_commands(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     assert "COMMAND [ARGS]..." in capsys.readouterr().out
@@ -187,24 +197,24 @@ def test_the_script_runs_the_checkout_that_it_lies_in_from_any_folder(tmp_path: 
         assert (done.returncode, done.stdout) == (7, "['a b', '--c']\n")
 
 
-@pytest.mark.parametrize("command", ["doctor", "cost", "snapshot", "policy", "prove"])
+@pytest.mark.parametrize("command", ["doctor", "cost", "dev snapshot", "dev policy", "prove"])
 def test_a_file_that_pulumi_stack_init_wrote_is_told_in_a_line(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("infra.stackfiles.ROOT", tmp_path)
     (tmp_path / "Pulumi.mine.yaml").write_text("encryptionsalt: v1:x\n")
-    assert main([command, "--stack", "mine"]) in (1, 2)
+    assert main([*command.split(), "--stack", "mine"]) in (1, 2)
     shown = capsys.readouterr()
     assert "Pulumi.mine.yaml: has no config; copy a stack file: cp Pulumi.local.yaml" in shown.out + shown.err
 
 
-@pytest.mark.parametrize("command", ["graph", "snapshot", "policy"])
+@pytest.mark.parametrize("command", ["dev graph", "dev snapshot", "dev policy"])
 def test_a_stack_file_with_a_mistake_is_told_by_its_key(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("infra.stackfiles.ROOT", tmp_path)
     (tmp_path / "Pulumi.mine.yaml").write_text("config: {trainyard:workers: {count: 0}}\n")
-    assert main([command, "--stack", "mine"]) == 2
+    assert main([*command.split(), "--stack", "mine"]) == 2
     assert "workers.count: " in capsys.readouterr().err
 
 

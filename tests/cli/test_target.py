@@ -56,12 +56,12 @@ def test_a_local_stack_brings_its_environment(
         (
             "gcp-c3",
             "no stack named 'gcp-c3' found",
-            "no stack 'gcp-c3' here; there are: dev, mine; `pulumi stack init gc",
+            "no stack 'gcp-c3' here; there are: dev, mine; `trainyard up --stack gc",
         ),
         (
             "nine",
             "no stack named 'nine' found",
-            "no stack 'nine' here; there are: dev, mine; to make it: cp Pulumi.aws-",
+            "no stack 'nine' here; there are: dev, mine; `trainyard init nine` writes its file",
         ),
         (
             "mine",
@@ -101,7 +101,9 @@ def test_a_stack_that_is_not_there_is_said_with_the_command_that_makes_it(
 
 def test_a_stack_without_a_file_is_said_with_those_that_have_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost", "--stack", "nine"]) == 2
-    assert re.search(r"no stack 'nine'; there are: aws-.*, local; to make it: cp Pulumi", capsys.readouterr().err)
+    assert re.search(
+        r"no stack 'nine'; there are: aws-.*, local; `trainyard init nine` writes", capsys.readouterr().err
+    )
 
 
 def test_a_home_folder_is_found_where_the_shell_does_not_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,7 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"storage": {"serverImage": "x@sha256:" + "0" * 64}}, "storage.serverImage: unknown key; "),
         ({"training": {"tokensPerStep": 20_000}}, "training.tokensPerStep: 20000 is not a multiple of"),
         ({"training": {"steps": 50}}, "training.optimizer.warmupSteps: 100 leaves nothing of 50 steps"),
+        ({"training": {"steps": 500, "epochs": 2}}, "training.epochs: 2 given together with steps=500; give only one"),
         ({"workers": {"environment": {"A-B": "1"}}}, "workers.environment: 'A-B' is no name of a variable"),
         (
             {"workers": {"environment": {"RDZV_ID": "1"}}},

@@ -246,7 +246,7 @@ def test_going_back_to_this_machines_node_forgets_registry_and_builder(
 
 
 def test_the_image_that_is_pushed_has_the_stacks_own_context_and_tag(docker: Path) -> None:
-    assert main(["image", "ghcr.io/you"]) == 1, "the stand-in's inspect fails"
+    assert main(["dev", "image", "ghcr.io/you"]) == 1, "the stand-in's inspect fails"
     version = content_hash(TRAINER, {})
     context, tag = stage(TRAINER, version), f"ghcr.io/you/trainyard/trainer:{version}"
     _, build, inspect = docker.read_text().splitlines()
@@ -256,16 +256,16 @@ def test_the_image_that_is_pushed_has_the_stacks_own_context_and_tag(docker: Pat
 
 
 def test_the_image_that_is_pushed_to_docker_hub_has_the_name_that_it_takes(docker: Path) -> None:
-    main(["image", "docker.io/you"])
+    main(["dev", "image", "docker.io/you"])
     assert f"--tag docker.io/you/trainyard-trainer:{content_hash(TRAINER, {})} " in docker.read_text()
 
 
 def test_docker_without_buildx_is_one_line(docker: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (docker.parent / "bin" / "docker").write_text("#!/bin/sh\necho usage >&2; exit 1\n")
-    assert main(["image", "ghcr.io/you"]) == 1
+    assert main(["dev", "image", "ghcr.io/you"]) == 1
     assert capsys.readouterr().err == "error: docker has no buildx plug-in; sudo apt-get install docker-buildx-plugin\n"
 
 
 def test_docker_needs_a_login_for_googles_registry_alone(docker: Path) -> None:
-    assert [main(["docker-login", "--stack", stack]) for stack in ("gcp-c3", "aws-g4dn", "local")] == [0, 0, 0]
+    assert [main(["dev", "docker-login", "--stack", stack]) for stack in ("gcp-c3", "aws-g4dn", "local")] == [0, 0, 0]
     assert docker.read_text() == "gcloud auth configure-docker --quiet us-central1-docker.pkg.dev\n"

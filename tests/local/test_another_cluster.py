@@ -21,6 +21,7 @@ case "$*" in
   *"--path cluster.context "*) sed -i "s/context: .*/context: $7/" Pulumi.local.yaml ;;
   "plugin install "*) [ -n "$ONLINE" ] || { echo "error: lookup get.pulumi.com: no such host" >&2; exit 1; }
     folder="$PULUMI_HOME/plugins/resource-$4-v$5"; mkdir -p "$folder"; touch "$folder/pulumi-resource-$4" ;;
+  "up "*) exit 7 ;;
 esac
 """
 
@@ -30,7 +31,7 @@ class Checkout:
 
     def __init__(self, folder: Path):
         self.folder, self.notes = folder / "checkout", folder / "notes"
-        for name in ("cli", "infra", "local", "requirements", "trainer", "Makefile", "Pulumi.local.yaml"):
+        for name in ("cli", "infra", "local", "requirements", "trainer", "workloads", "Makefile", "Pulumi.local.yaml"):
             source, copy = paths.ROOT / name, self.folder / name
             copy.parent.mkdir(exist_ok=True)
             shutil.copytree(source, copy) if source.is_dir() else shutil.copy2(source, copy)
@@ -69,18 +70,45 @@ class Checkout:
 
 
 USE = ".venv/bin/trainyard local use kind-kind --registry localhost:5001"
-#: The first part of `make up`; without pip, since the virtual environment is that of the real checkout.
-NODE = "make -o .venv/infra.stamp node"
+#: Without pip, since the virtual environment is that of the real checkout.
+UP, DOWN = "make -o .venv/infra.stamp up", "make -o .venv/infra.stamp down"
 
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """A checkout that is ready for `pulumi up` on kind."""
+    """A checkout where `pulumi up` has begun on kind."""
     made = Checkout(tmp_path_factory.mktemp("ready"))
-    for command in (USE, NODE):
-        typed = made.type(command)
-        assert typed.returncode == 0, typed.stdout + typed.stderr
+    typed = made.type(USE)
+    assert typed.returncode == 0, typed.stdout + typed.stderr
+    typed = made.type(UP)
+    assert typed.returncode == 2, typed.stdout + typed.stderr
+    assert "Error 7" in typed.stderr, "Pulumi's own exit code, and no training to follow"
     return made
+
+
+def test_make_up_runs_pulumi_up_and_asks_nobody(ready: Checkout) -> None:
+    asked = [line for line in ready.called() if line.startswith(("pulumi stack", "pulumi up"))]
+    assert asked[-2:] == [
+        "pulumi stack select --create local",
+        "pulumi up --stack local --yes --skip-preview --suppress-progress --suppress-outputs",
+    ]
+
+
+def test_make_down_destroys_a_stack_that_is_there_and_removes_it(ready: Checkout) -> None:
+    before = len(ready.called())
+    assert ready.type(DOWN).returncode == 0
+    assert not [line for line in ready.called()[before:] if "destroy" in line], "it never was up"
+    state = ready.folder / ".local/state/.pulumi/stacks/trainyard/local.json"
+    state.parent.mkdir(parents=True)
+    state.write_text("{}")
+    before = len(ready.called())
+    typed = ready.type(DOWN)
+    assert typed.returncode == 0, typed.stdout + typed.stderr
+    state.unlink()
+    assert [line for line in ready.called()[before:] if line.startswith("pulumi ")] == [
+        "pulumi destroy --stack local --yes --skip-preview --suppress-progress",
+        "pulumi stack rm local --yes --preserve-config",
+    ]
 
 
 def test_nothing_is_built_and_no_node_is_started(ready: Checkout) -> None:

@@ -229,10 +229,10 @@ def test_every_rule_is_tried_and_says_what_it_demands() -> None:
 
 
 def test_the_command_names_what_is_wrong(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert main(["policy", "--stack", "gcp-c3"]) == 0
+    assert main(["dev", "policy", "--stack", "gcp-c3"]) == 0
     assert "none broken" in capsys.readouterr().out
     monkeypatch.setattr("infra.gke.stack.ETCD_IMAGE", "quay.io/coreos/etcd:v3.6.5")
-    assert main(["policy", "--stack", "gcp-c3"]) == 1
+    assert main(["dev", "policy", "--stack", "gcp-c3"]) == 1
     assert "StatefulSet etcd: container etcd runs quay.io/coreos/etcd:v3.6.5" in capsys.readouterr().out
-    assert main(["policy", "--stack", "nowhere"]) == 2
+    assert main(["dev", "policy", "--stack", "nowhere"]) == 2
     assert "no stack 'nowhere'" in capsys.readouterr().err

@@ -42,11 +42,11 @@ def test_a_change_of_an_option_shows_as_one_readable_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(snapshot, "FOLDER", tmp_path)
-    assert main(["snapshot", "--stack", "local", "--update"]) == 0
+    assert main(["dev", "snapshot", "--stack", "local", "--update"]) == 0
     path = tmp_path / "local.yaml"
     path.write_text(path.read_text().replace("backoffLimitPerIndex: 20", "backoffLimitPerIndex: 21"))
     capsys.readouterr()
-    assert main(["snapshot", "--stack", "local"]) == 1
+    assert main(["dev", "snapshot", "--stack", "local"]) == 1
     shown = capsys.readouterr()
     changed = [line for line in shown.out.splitlines() if line[:1] in "+-" and line[:3] not in ("---", "+++")]
     assert [line.split() for line in changed] == [
@@ -57,7 +57,7 @@ def test_a_change_of_an_option_shows_as_one_readable_line(
 
 
 def test_an_unknown_stack_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["snapshot", "--stack", "nowhere"]) == 2
+    assert main(["dev", "snapshot", "--stack", "nowhere"]) == 2
     assert "no stack 'nowhere'; there are:" in capsys.readouterr().err
 
 
@@ -118,7 +118,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_summary_names_what_changed_since_a_commit_and_the_cost(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = ["snapshot", "--stack", "gcp-c3", "--against", "HEAD"]
+    said = ["dev", "snapshot", "--stack", "gcp-c3", "--against", "HEAD"]
     assert main(said) == 0
     shown = capsys.readouterr().out
     assert "0 added, 0 deleted, 1 changed" in shown
@@ -133,7 +133,7 @@ def test_the_summary_names_what_changed_since_a_commit_and_the_cost(
 
 
 def test_what_git_does_not_know_is_refused_in_a_line(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["snapshot", "--stack", "gcp-c3", "--against", "nowhere"]) == 2
+    assert main(["dev", "snapshot", "--stack", "gcp-c3", "--against", "nowhere"]) == 2
     assert capsys.readouterr().err.startswith("error: git knows no commit 'nowhere'; give a branch")
 
 

@@ -31,6 +31,25 @@ def test_overrides_win_over_the_file_and_defaults_stay(tmp_path: Path) -> None:
     assert loaded.optimizer.clip == 1.0
 
 
+def test_epochs_take_the_place_of_steps() -> None:
+    loaded = config.load([*NEEDED, "epochs=2", "optimizer.warmup_steps=3"])
+    assert (loaded.steps, loaded.epochs) == (0, 2.0), "no step of the default is left"
+    assert config.load(config.arguments(loaded)) == loaded
+    assert problems("epochs=2", "steps=9") == ["epochs: 2 given together with steps=9; give only one"]
+    assert problems("steps=0") == ["steps: 0 is not allowed; must be greater than 0"]
+    assert problems("epochs=-1") == ["epochs: -1 is not allowed; must be greater than or equal to 0"]
+    task = ["task=finetune", "model.name=gpt2", "data.directory=/d", "run.directory=/r", "epochs=1"]
+    assert config.load(task).steps == 0, "nor of the task"
+
+
+def test_steps_follow_from_epochs_rounded_up() -> None:
+    loaded = config.load([*NEEDED, "epochs=3", "optimizer.warmup_steps=3", "metrics.profile=2:4"])
+    assert [config.with_steps(loaded, part).steps for part in (0.1, 0.3, 0.7, 0.299)] == [30, 10, 5, 11]
+    assert config.with_steps(config.load([*NEEDED, "steps=7"]), 0.1).steps == 7
+    with pytest.raises(UserError, match="warmup_steps: 3 leaves nothing of 3 steps, which epochs=3 makes of this data"):
+        config.with_steps(loaded, 1.0)
+
+
 def test_keys_in_a_file_may_be_dotted(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("optimizer.clip: 2.0\noptimizer: {beta1: 0.8}\n")

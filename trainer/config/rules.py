@@ -1,5 +1,6 @@
 """The rules between settings; the limits of one setting are in its type (sections.py)."""
 
+import math
 import re
 from collections.abc import Callable, Iterator
 
@@ -13,12 +14,15 @@ def broken(config: Config, spell: Callable[[str], str] = str) -> Iterator[tuple[
     yield from _adapter(config)
     yield from _engine(config)
     yield from _batch(config, spell)
+    if config.epochs and config.steps:
+        yield "epochs", f"{config.epochs:g} given together with {spell('steps')}={config.steps}; give only one"
+    if not config.epochs and not config.steps:
+        yield "steps", "0 is not allowed; must be greater than 0"
     traced = re.fullmatch(r"(\d+):(\d+)", config.metrics.profile)
-    if config.metrics.profile and not (traced and 1 <= int(traced[1]) <= int(traced[2]) <= config.steps):
-        yield (
-            "metrics.profile",
-            f"'{config.metrics.profile}' is not FIRST:LAST from 1 to steps={config.steps}",
-        )
+    last = config.steps or math.inf
+    if config.metrics.profile and not (traced and 1 <= int(traced[1]) <= int(traced[2]) <= last):
+        most = f"from 1 to steps={config.steps}" if config.steps else "from 1 on"
+        yield "metrics.profile", f"'{config.metrics.profile}' is not FIRST:LAST {most}"
 
 
 def _task(config: Config) -> Iterator[tuple[str, str]]:

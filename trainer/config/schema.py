@@ -5,6 +5,7 @@ are reported together: a person corrects them in one go, and no accelerator is r
 only pydantic and YAML, so that the same code validates a stack and the pod's arguments.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,8 +85,8 @@ def with_deepspeed_file(given: dict[str, Any], problems: Problems) -> dict[str, 
 
 def arguments(config: Config) -> list[str]:
     """The arguments for `load` that give this configuration: key=value where it differs from the task's defaults."""
-    defaults = flat(Config(task=config.task, adapter=Adapter(kind=config.adapter.kind)))
-    named = {"task": config.task, "adapter.kind": config.adapter.kind}
+    defaults = flat(Config(task=config.task, adapter=Adapter(kind=config.adapter.kind), epochs=config.epochs))
+    named = {"task": config.task, "adapter.kind": config.adapter.kind, "epochs": config.epochs}
     plain = flat(Config())
     differing = {key: value for key, value in named.items() if value != plain[key]}
     differing |= {key: value for key, value in flat(config).items() if value != defaults[key]}
@@ -95,6 +96,23 @@ def arguments(config: Config) -> list[str]:
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:
     """A copy of the configuration with other values under some dotted keys."""
     return Config.model_validate(merged(config.model_dump(), _nested(changes)))
+
+
+def with_steps(config: Config, epochs_a_step: float) -> Config:
+    """The configuration with steps in place of epochs, once it is known how much of the data a step takes.
+
+    Raises UserError when the warm-up would take all of them, as infra/training_rules.py refuses it for known steps.
+    """
+    if not config.epochs:
+        return config
+    # Rounded to the nearest millionth first: 3 epochs of 10 steps are 30, even where 3 / 0.1 is a little more.
+    steps = max(1, math.ceil(round(config.epochs / epochs_a_step, 6)))
+    if (warmup := config.optimizer.warmup_steps) >= steps:
+        raise UserError(
+            f"optimizer.warmup_steps: {warmup} leaves nothing of {steps} steps, which epochs={config.epochs:g} makes "
+            f"of this data; allowed: 0 to {steps - 1}"
+        )
+    return changed(config, {"steps": steps, "epochs": 0})
 
 
 def resolved(config: Config) -> str:

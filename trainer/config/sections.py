@@ -239,8 +239,11 @@ class Config(Settings):
     task: Literal["language_model", "finetune", "distillation", "question_answering"] = "language_model"
     """language_model | finetune | distillation | question_answering: learn to continue text, to answer as in given
     conversations, to imitate a teacher, or to find answers in a text."""
-    steps: Positive = 1000
+    steps: Natural = 1000
     """Optimizer steps of the whole run, however often it is interrupted."""
+    epochs: From0 = 0.0
+    """Passes over the training data, in place of steps, which then follow from the size of the prepared data. 0: give
+    steps."""
     tokens_per_step: Positive = 524_288
     """Tokens in one optimizer step, the same for any number of workers, so that the mathematics stays the same."""
     sequence_length: Annotated[Positive, Field(ge=2)] = 1024
@@ -293,4 +296,5 @@ class Config(Settings):
         adapter = given.get("adapter")
         kind = adapter.get("kind") if isinstance(adapter, Mapping) else getattr(adapter, "kind", None)
         of_task = DEFAULTS["tasks"].get(str(given.get("task")), {})
-        return merged(merged(of_task, DEFAULTS["adapters"].get(str(kind), {})), given)
+        by_epochs = {"steps": 0} if given.get("epochs") else {}
+        return merged({**of_task, **by_epochs}, merged(DEFAULTS["adapters"].get(str(kind), {}), given))

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from trainer import log, tasks
-from trainer.config.schema import Config, load, run_directory
+from trainer.config.schema import Config, load, run_directory, with_steps
 from trainer.contract import EXIT_BROKEN, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
 from trainer.errors import BrokenNode, Retry, Stopped, TrainingError, UserError
 from trainer.files import write_json
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
 
 
 def train(config: Config, run: Path) -> None:
-    """Train to config.steps. Raises BrokenNode, and what loop.train raises."""
+    """Train to config.steps or config.epochs. Raises BrokenNode, and what loop.train raises."""
     from trainer.checkpoint.format import list_checkpoints
     from trainer.elastic import processor
     from trainer.parallel.world import join, leave_group, require_device
@@ -48,7 +48,10 @@ def train(config: Config, run: Path) -> None:
     log.event("round", round=world.round, world_size=world.size, rank=world.rank)
     # A new node reads the model's gigabytes from cold storage, while other nodes have them cached.
     work = world.together(lambda: task.build(config))
-    loop.train(work, config, run, world)
+    known = with_steps(config, part := work.batches.epoch(1))
+    if config.epochs and world.first:
+        log.event("epochs", epochs=config.epochs, steps=known.steps, steps_per_epoch=round(1 / part, 1))
+    loop.train(work, known, run, world)
     leave_group()
 
 

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import re
 import resource
 import time
 import uuid
@@ -18,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from pydantic import ConfigDict, TypeAdapter
 
 from trainer.config.schema import Config
+from trainer.config.speed import peak_of
 from trainer.contract import METRICS, STATUS
 from trainer.errors import Retry, one_line
 from trainer.files import Unfit, open_append, read_record, read_text, write_atomic, write_json
@@ -99,18 +98,6 @@ def meanings() -> dict[str, str]:
     """The sentence under each figure."""
     described = TypeAdapter(StepFigures).json_schema()["properties"]
     return {name: " ".join(field["description"].split()) for name, field in described.items()}
-
-
-@functools.cache
-def device_peaks() -> dict[str, float]:
-    """Peak FLOP/s of each device, by words of its name; sources are in peaks.yaml."""
-    rows = yaml.safe_load(Path(__file__).with_name("peaks.yaml").read_text("utf-8"))
-    return {row["name"]: float(row["flops"]) for row in rows}
-
-
-def peak_of(name: str) -> float | None:
-    """Peak FLOP/s of the device with this name in torch: the first entry that matches whole words."""
-    return next((value for key, value in device_peaks().items() if re.search(rf"\b{key}\b", name.lower())), None)
 
 
 def device_peak(device: torch.device) -> float | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from trainer.config.speed import device_peaks, peak_of
 from trainer.errors import UserError
-from trainer.train.metrics import device_peaks, peak_of
 from trainer.train.precision import Hardware, choose, hardware
 
 T4 = Hardware("Tesla T4", (7, 5))

@@ -57,6 +57,21 @@ def test_one_two_three_or_five_workers_compute_the_same_run(
     assert found[1][0] > found[1][11] + 0.5, "the model must learn, or equal losses say nothing"
 
 
+def test_epochs_become_the_steps_of_the_prepared_data(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
+    """Also when the run is resumed, and longer then."""
+    by_epochs = [text for text in settings(tmp_path / "run") if not text.startswith("steps=")]
+    first = start_workers(2, [*by_epochs, "epochs=0.5"])
+    assert first.wait(PATIENCE) == [0, 0], first.output
+    told = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert told["step"] == told["steps"] == done(tmp_path / "run")["step"]
+    assert told["epoch"] >= 0.5 > told["epoch"] * (told["steps"] - 1) / told["steps"], "rounded up"
+    assert f"event=epochs epochs=0.5 steps={told['steps']} " in first.output
+    again = start_workers(1, [*by_epochs, "epochs=1"])
+    assert again.wait(PATIENCE) == [0], again.output
+    assert f"key=steps before={told['steps']} now=" in again.output
+    assert 2 * told["steps"] - 1 <= done(tmp_path / "run")["step"] <= 2 * told["steps"]
+
+
 def test_of_two_trainings_in_one_folder_the_newer_goes_on(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:

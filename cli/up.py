@@ -1,0 +1,88 @@
+"""Bring a stack up or take it down: Pulumi's own `up` and `destroy`, on this machine with the node beneath."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from cli import CommandError
+from cli.target import RunningStack, StackName, configuration, enter_local, is_local, run, target_of
+from infra.stackfiles import NODE_CONTEXT, ROOT, stack_file_values
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask, and show no preview.")]
+TRAINYARD = (sys.executable, "-m", "cli")
+
+
+def up(stack: StackName = "", yes: Yes = False) -> int:
+    """Pulumi shows what it will do and asks; the stack is made if it is not there, and selected. A training that was
+    stopped, or that ended before it was done, resumes from its newest checkpoint; the same `up` again changes nothing
+    else. For a stack on this machine the toolchain is built, and the node starts, before that.
+    """
+    config = configuration(stack)  # tells every mistake before anything is built
+    _refuse_unasked(yes, "make")
+    local = stack == "local" or is_local(stack) or config.cluster.context == NODE_CONTEXT
+    if local:
+        code = run(*TRAINYARD, "local", "up", "--context", config.cluster.context or NODE_CONTEXT)
+        if code:
+            return code
+        enter_local()
+    code = run("pulumi", "stack", "select", "--create", stack)
+    code = code or _pulumi("up", stack, yes, local, *(["--suppress-outputs"] if local else []))
+    return code or _resume(stack)
+
+
+def down(stack: RunningStack = "", yes: Yes = False) -> int:
+    """Pulumi shows what it will destroy and asks. On a cluster that the stack has not made, its volume with all runs
+    goes too where the storage class says so: `trainyard doctor` tells. A stack on this machine is removed; its datasets
+    and runs stay in .local/, and with the stack `local` the node stops.
+    """
+    _refuse_unasked(yes, "destroy")
+    local = is_local(stack)
+    if local:
+        # A full disk or an old base image is no reason to keep a stack.
+        code = run(*TRAINYARD, "local", "up", "--as-is", "--context", _context(stack))
+        if code:
+            return code
+        enter_local()
+    if local or stack != "local":
+        code = _pulumi("destroy", stack, yes, local)
+        if local and not code:
+            code = run("pulumi", "stack", "rm", stack, "--yes", "--preserve-config")
+        if code:
+            return code
+    return run(*TRAINYARD, "local", "down") if stack == "local" else 0
+
+
+def _refuse_unasked(yes: bool, what: str) -> None:
+    if not (yes or (sys.stdin.isatty() and sys.stdout.isatty())):
+        raise CommandError(f"nobody can be asked whether to {what} it without a terminal; give --yes", code=2)
+
+
+def _pulumi(command: str, stack: str, yes: bool, local: bool, *options: str) -> int:
+    """Run Pulumi; on this machine `trainyard local timings` lists how long it took."""
+    typed = ["pulumi", command, "--stack", stack, *(["--yes", "--skip-preview", "--suppress-progress"] if yes else [])]
+    timed = [*TRAINYARD, "local", "run", "--phase", f"pulumi {command}", "--"] if local else []
+    return run(*timed, *typed, *options)
+
+
+def _context(stack: str) -> str:
+    """The context of a stack's cluster by its file, which may be gone."""
+    file = ROOT / f"Pulumi.{stack}.yaml"
+    cluster = stack_file_values(stack).get("cluster") if file.exists() else None
+    return str(cluster.get("context") or NODE_CONTEXT) if isinstance(cluster, Mapping) else NODE_CONTEXT
+
+
+def _resume(stack: str) -> int:
+    # Kubernetes' client takes half a second to import.
+    from cli.cluster import ContextError
+    from cli.lifecycle import resume
+
+    try:
+        return resume(stack=stack, quiet=True)
+    except ContextError as error:
+        get = target_of(stack).commands.get("credentialsCommand")
+        print(f"the stack is up; to see its training: {f'run {get}' if get else error}", file=sys.stderr)
+        return 0

@@ -1,0 +1,103 @@
+"""`trainyard up` and `down`: what is typed to Pulumi, and when nothing is; the local node's side is in
+tests/local/test_another_cluster.py and tests/e2e."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cli.__main__ import main
+from infra.stackfiles import ROOT
+
+#: Records what is typed; fails where a file $FAIL names the command; knows a stack with a training.
+PULUMI = """#!/bin/sh
+echo "$*" >> {notes}
+[ "$1" = "$FAIL" ] && exit 9
+case "$*" in
+  *"stack output"*) echo '{{"context": "there", "namespace": "n", "jobName": "j", "credentialsCommand": "log in"}}' ;;
+esac
+exit 0
+"""
+ASK_NOBODY = ["--yes", "--skip-preview", "--suppress-progress"]
+
+
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file in which the stand-in for Pulumi notes its command lines."""
+    notes = tmp_path / "notes"
+    notes.touch()
+    (tmp_path / "pulumi").write_text(PULUMI.format(notes=notes))
+    (tmp_path / "pulumi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setattr("cli.target.is_local", lambda stack: False)
+    monkeypatch.setattr("cli.up.is_local", lambda stack: False)
+    return notes
+
+
+def test_a_cloud_stack_is_made_where_it_is_not_there_and_then_brought_up(
+    typed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["up", "--stack", "gcp-c3", "--yes"]) == 0
+    select, up, *_ = typed.read_text().splitlines()
+    assert select == "stack select --create gcp-c3"
+    assert up.split() == ["up", "--stack", "gcp-c3", *ASK_NOBODY], "with Pulumi's own outputs"
+    assert capsys.readouterr().err == "the stack is up; to see its training: run log in\n"
+
+
+def test_destroy_is_pulumis_own_and_keeps_the_stacks_history(typed: Path) -> None:
+    assert main(["down", "--stack", "gcp-c3", "--yes"]) == 0
+    assert [line.split() for line in typed.read_text().splitlines()] == [["destroy", "--stack", "gcp-c3", *ASK_NOBODY]]
+
+
+@pytest.mark.parametrize("command", ["up", "down"])
+def test_the_exit_code_is_pulumis(command: str, typed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIL", "destroy" if command == "down" else "up")
+    assert main([command, "--stack", "gcp-c3", "--yes"]) == 9
+    assert "output" not in typed.read_text(), "and no training is resumed"
+
+
+@pytest.mark.parametrize(("command", "what"), [("up", "make"), ("down", "destroy")])
+def test_without_a_terminal_nothing_happens_unasked(
+    command: str, what: str, typed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--stack", "gcp-c3"]) == 2
+    said = f"error: nobody can be asked whether to {what} it without a terminal; give --yes\n"
+    assert (capsys.readouterr().err, typed.read_text()) == (said, "")
+
+
+def test_every_mistake_of_a_stack_file_is_told_before_anything_is_made(
+    typed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("infra.stackfiles.ROOT", tmp_path)
+    (tmp_path / "Pulumi.mine.yaml").write_text(
+        "config: {trainyard:cluster: {context: trainyard-local}, trainyard:workers: {count: 0}}\n"
+    )
+    assert main(["up", "--stack", "mine", "--yes"]) == 2
+    assert "workers.count: 0 is not allowed" in capsys.readouterr().err
+    assert typed.read_text() == ""
+
+
+def test_ctrl_c_reaches_pulumi_which_ends_what_it_has_begun(typed: Path) -> None:
+    program = typed.with_name("pulumi")
+    program.write_text(
+        f"#!{sys.executable}\nimport signal, sys, time\n"
+        f"def end(*_):\n    time.sleep(0.5); open({str(typed)!r}, 'a').write('ended\\n'); sys.exit(5)\n"
+        f"signal.signal(signal.SIGINT, end)\nopen({str(typed)!r}, 'a').write('began\\n')\n"
+        "time.sleep(30) if 'destroy' in sys.argv else None\n"
+    )
+    command = [sys.executable, "-m", "cli", "down", "--stack", "gcp-c3", "--yes"]
+    with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
+        deadline = time.monotonic() + 60
+        while "began" not in typed.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(30) == 5
+    assert typed.read_text() == "began\nended\n"
