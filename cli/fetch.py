@@ -18,6 +18,7 @@ import typer
 from cli import CommandError, last_line
 from cli.progress import Bar
 from cli.reach import SCRATCH, Pod, transfer
+from cli.runs import RunName
 from cli.target import Kubeconfig, RunningStack, TrainingName, target_of, targets_of
 from cli.transfer import Volume, get
 from trainer.contract import MANIFEST, checkpoint_step
@@ -39,12 +40,10 @@ def fetch(
     stack: RunningStack = "",
     training: TrainingName = "",
     kubeconfig: Kubeconfig = None,
-    run: Annotated[str | None, typer.Option(metavar="NAME", help="Another run on the volume.")] = None,
+    run: RunName = None,
     to: Annotated[Path | None, typer.Option(metavar="FOLDER", help=f"Default: {HOME}/NAME.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every checkpoint, with optimizer state.")] = False,
 ) -> None:
-    if run in ("", ".", "..") or (run and "/" in run):
-        raise CommandError(f"--run {run}: give the name of a run, a folder in {run_folder('')}", code=2)
     target = targets_of(stack)[0] if run else target_of(stack, training)
     remote = run_folder(run) if run else str(target.run_directory)
     folder = (to or HOME / PurePosixPath(remote).name).expanduser()

@@ -213,13 +213,22 @@ def time_to_go(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def ago(seconds: float) -> str:
+    """How long ago, in its largest unit: 12 s, 5 min, 3 h, 2 d."""
+    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f} {name} ago"
+    return f"{max(0.0, seconds):.0f} s ago"
+
+
 class Bar:
     """Shows a transfer: files, bytes, speed, time to go; without a terminal, a line every PLAIN_SECONDS."""
 
     def __init__(self, console: Console | None = None):
         description = TextColumn("{task.description}", markup=False)
         columns = (description, BarColumn(24), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        self._progress = Flow(*columns, console=console)
+        # Beside the answer on stdout, which may be JSON.
+        self._progress = Flow(*columns, console=console or Console(stderr=True))
         self._task = self._progress.add_task("connecting", total=None)
         self._printed = time.monotonic()
 
@@ -231,6 +240,12 @@ class Bar:
         if kind is None:
             total = self._progress.tasks[0].completed
             self._progress.update(self._task, description="done", total=total, completed=total)
+            self._progress.live.transient = not total  # no file came or went
+        self._progress.stop()
+
+    def pause(self) -> None:
+        """Leave the terminal to others."""
+        self._progress.live.transient = True
         self._progress.stop()
 
     def waiting(self, reason: str) -> None:

@@ -37,6 +37,10 @@ FETCHED = "fetched.json"
 
 # Files of a run directory.
 STATUS = "status.json"
+STALE_SECONDS = 120
+"""A run whose status is older and that is not done was interrupted: status.json is written at each log step."""
+COMPILING_SECONDS = 900
+"""The same before the first step: nothing is logged while the model is compiled."""
 METRICS = "metrics.jsonl"
 DONE = "DONE"
 """Written last: JSON with the final step, losses and checkpoint."""

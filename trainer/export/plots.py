@@ -26,16 +26,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from trainer.checkpoint.format import list_checkpoints, run_of
 from trainer.config.schema import stored
-from trainer.contract import DONE, METRICS, STATUS
+from trainer.contract import COMPILING_SECONDS, DONE, METRICS, STALE_SECONDS, STATUS
 from trainer.errors import UserError
 from trainer.export import evaluations
 from trainer.files import read_record, read_text
-
-STALE_SECONDS = 120
-"""A run whose status is older and that is not done was interrupted: status.json is written at each log step."""
-COMPILING_SECONDS = 900
-"""The same before the first step: nothing is logged while the model is compiled."""
-
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 PARTS = {
