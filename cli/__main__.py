@@ -46,6 +46,7 @@ GROUPS = {
             "Resume a training that ended before it was done, from its newest checkpoint in the same folder.",
         ),
         "runs": ("cli.runs:runs", "List all runs on a stack's volume."),
+        "compare": ("cli.compare:compare", "Rank a stack's trainings, with the settings in which they differ."),
         "board": ("cli.board:board", "Open a stack's TensorBoard in the browser."),
         "upload": ("cli.upload:upload", "Upload files to a stack's shared volume."),
         "ls": ("cli.volume:ls", "List a folder of the shared volume."),

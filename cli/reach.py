@@ -20,7 +20,7 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
 from websocket import WebSocketException
 
-from cli import CommandError
+from cli import CommandError, last_line
 from cli.cluster import as_json, asking, connect, why_waiting
 from cli.programs import find, find_rsync
 from cli.progress import Bar
@@ -35,7 +35,7 @@ PARTS = (PROGRAM, SURVEY, Path(addresses.__file__), Path(contract.__file__))
 """The programs and what they import; the pod has them side by side."""
 THERE = f"/tmp/{PROGRAM.name}"
 #: Where commands in the pod leave files to fetch, outside the volume.
-SCRATCH = "/tmp/made"
+SCRATCH, REPORT = "/tmp/made", "report"
 #: Label of our pods, by which the next command removes those that ended.
 LABEL = "trainyard/volume-access"
 START_SECONDS = 300
@@ -73,6 +73,12 @@ class Pod:
             return code, shell.read_all()
         except (ApiException, urllib3.exceptions.HTTPError, WebSocketException) as error:
             raise CommandError(f"pod {self.name}: {getattr(error, 'reason', None) or error}") from None
+
+
+def make_report(pod: Pod, *runs: str) -> str | None:
+    """Make the report page of these folders in the pod; return the problem in one line, or None."""
+    code, text = pod.run(["python3", "-m", "trainer.report", *runs, "--output", f"{SCRATCH}/{REPORT}"])
+    return None if code == 0 else last_line(text)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from cli import CommandError
 from cli.cluster import TrainingJob
 from cli.progress import ago, figures
 from cli.reach import transfer
-from cli.target import Kubeconfig, RunningStack, target_of
+from cli.target import Kubeconfig, RunningStack, targets_of
 from cli.transfer import Volume
 from cli.volume import ask, show, size, users
 from trainer.contract import COMPILING_SECONDS, STALE_SECONDS, checkpoint_step
@@ -73,7 +73,7 @@ class Run:
 
 
 def runs(stack: RunningStack = "", kubeconfig: Kubeconfig = None, as_json: AsJson = False) -> None:
-    target = target_of(stack)
+    target = targets_of(stack)[0]
     used = users(TrainingJob.of(target, kubeconfig))
     with transfer(target, kubeconfig) as (volume, _, _):
         found = read(volume, used)

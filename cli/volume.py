@@ -19,7 +19,7 @@ from cli import CommandError
 from cli.cluster import TrainingJob, as_json, asking, ending
 from cli.progress import ago, figures
 from cli.reach import SURVEY, transfer
-from cli.target import Kubeconfig, RunningStack, target_of
+from cli.target import Kubeconfig, RunningStack, targets_of
 from cli.transfer import LostError, TransferError, Volume, patiently
 from trainer.plain import plain
 from workloads.layout import DATA
@@ -57,7 +57,7 @@ def rm(
 ) -> None:
     """A run that trains, and what a training or its data set's Job uses, are refused. It asks first."""
     names = list(dict.fromkeys(removable(path) for path in paths))
-    target = target_of(stack)
+    target = targets_of(stack)[0]
     job = TrainingJob.of(target, kubeconfig)
     refuse_used(names, users(job))
     with transfer(target, kubeconfig) as (volume, _, bar):
@@ -77,7 +77,7 @@ def rm(
 def entries(path: str, stack: str, kubeconfig: str | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The entries of a folder of the volume, and the space of its file system; none for a file."""
     place = below(path)
-    with transfer(target_of(stack), kubeconfig) as (volume, _, _):
+    with transfer(targets_of(stack)[0], kubeconfig) as (volume, _, _):
         found = ask(volume, "entries", place)
     return [_entry(item) for item in found if "name" in item], next((item for item in found if "free" in item), {})
 

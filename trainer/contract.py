@@ -50,6 +50,10 @@ MANIFEST = "manifest.json"
 """Of a checkpoint, written last: a checkpoint without it is incomplete (checkpoint/format.py)."""
 
 
+MACHINE_SETTINGS = ("run.directory", "metrics.wandb_project", "metrics.prometheus_port")
+"""Settings of the machine, not of the training: runs that differ in them alone are the same."""
+
+
 def checkpoint_name(step: int) -> str:
     """Name of a checkpoint's folder in the run's folder checkpoints/."""
     return f"step-{step:08d}"

@@ -15,12 +15,11 @@ from jinja2 import Environment
 
 from trainer.config import schema
 from trainer.config.paths import folder
+from trainer.contract import MACHINE_SETTINGS
 from trainer.errors import UserError, usage
 from trainer.export import evaluations, plots
 from trainer.export.plots import Run, colour, shortened
 
-HIDDEN = {"run.directory", "metrics.wandb_project", "metrics.prometheus_port"}
-"""Settings of the machine, not of the training."""
 Column = tuple[str, Any, Callable[[Run], float | None]]
 TEMPLATE = Path(__file__).with_suffix(".html")
 
@@ -130,7 +129,7 @@ def _duration(seconds: float) -> str:
 def _settings(runs: list[Run]) -> Iterator[tuple[str, list[str], list[Any]]]:
     """Yield each settings table: its title, the heads of its value columns, and its lines."""
     defaults = schema.flat(schema.Config())
-    keys = [key for key in dict.fromkeys(key for run in runs for key in run.settings) if key not in HIDDEN]
+    keys = [key for key in dict.fromkeys(key for run in runs for key in run.settings) if key not in MACHINE_SETTINGS]
     differing = [key for key in keys if len({str(run.settings.get(key)) for run in runs}) > 1]
     changed = [key for key in keys if key not in differing and str(runs[0].settings.get(key)) != str(defaults.get(key))]
 

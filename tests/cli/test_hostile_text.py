@@ -71,7 +71,8 @@ class Terminal(io.StringIO):
 def test_log_lines_events_and_reasons_to_wait_in_follow(text: str, terminal: bool) -> None:
     for act in (
         lambda board: board.line("pod 0", f"RuntimeError: {text}"),
-        lambda board: board.line(text, f"event=round reason='{text}'"),
+        lambda board: board.line("pod 0", f"event=checkpoint_failed reason='{text}'"),
+        lambda board: board.line(text, f"event=else reason='{text}'"),
         lambda board: board.look(f"ErrImagePull: {text}"),
     ):
         shown = io.StringIO()

@@ -71,7 +71,7 @@ def call(
     for module in (volume, runs):
         monkeypatch.setattr(module, "DATA", str(volume_folder))
         monkeypatch.setattr(module, "transfer", transfer)
-        monkeypatch.setattr(module, "target_of", lambda *_: Target("c", "n", "train", None, {}))
+        monkeypatch.setattr(module, "targets_of", lambda *_: [Target("c", "n", "train", None, {})])
     monkeypatch.setattr(runs, "run_folder", lambda name: f"{volume_folder}/runs/{name}")
     monkeypatch.setattr(TrainingJob, "of", lambda *_: TrainingJob(api, api, "n", "train"))
 
