@@ -251,7 +251,7 @@ def test_a_file_at_the_top_changes_only_a_file_of_its_name(
         yield wire.volume, None, Seen()
 
     monkeypatch.setattr(upload, "DATA", str(volume_folder))
-    monkeypatch.setattr(upload, "target_of", lambda stack: None)
+    monkeypatch.setattr(upload, "targets_of", lambda stack: [None])
     monkeypatch.setattr(upload, "transfer", transfer)
     noise(volume_folder / "runs" / "metrics.jsonl", 10)
     source = noise(tmp_path / "book.txt", 100)
@@ -316,7 +316,7 @@ def test_what_to_do_with_an_upload_is_said(model: str, tmp_path: Path) -> None:
 def test_bad_input_is_one_line_before_anything_is_done(
     arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload, "target_of", lambda stack: pytest.fail("asked the stack"))
+    monkeypatch.setattr(upload, "targets_of", lambda stack: pytest.fail("asked the stack"))
     assert __main__.main(["upload", *arguments]) == 1
     shown = capsys.readouterr().err
     assert shown.startswith("error: ")
