@@ -120,7 +120,7 @@ def _table(figure: str, ranked: list[Run], names: dict[str, str]) -> Table:
     keys = differences(ranked)
     lasts = [key.rpartition(".")[2] for key in keys]
     short = {key: last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)}
-    table = Table(box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=(0, 1, 0, 0))
     table.add_column("", justify="right")
     table.add_column("training" if any(names.get(run.name) for run in ranked) else "run", overflow="fold", min_width=12)
     for column in (TITLES[figure], "step"):

@@ -224,12 +224,12 @@ def time_to_go(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def ago(seconds: float) -> str:
+def age(seconds: float) -> str:
     """How long ago, in its largest unit: 12 s, 5 min, 3 h, 2 d."""
     for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= unit:
-            return f"{seconds / unit:.0f} {name} ago"
-    return f"{max(0.0, seconds):.0f} s ago"
+            return f"{seconds / unit:.0f} {name}"
+    return f"{max(0.0, seconds):.0f} s"
 
 
 class Bar:

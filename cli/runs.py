@@ -17,7 +17,7 @@ from rich.text import Text
 
 from cli import CommandError
 from cli.cluster import TrainingJob
-from cli.progress import ago, figures
+from cli.progress import age, figures
 from cli.reach import transfer
 from cli.target import Kubeconfig, RunningStack, targets_of
 from cli.transfer import Volume
@@ -147,16 +147,16 @@ def _flat(value: Any, start: str = "") -> list[tuple[str, Any]]:
 
 
 def _table(found: list[Run]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("run", overflow="fold", min_width=14)
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("run", overflow="fold")
     table.add_column("model", overflow="fold")
     table.add_column("state", no_wrap=True)
-    for column in ("step", "loss", "validation", "size", "figures"):
+    for column in ("step", "loss", "valid.", "size", "age"):
         table.add_column(column, justify="right", no_wrap=True)
     for run in found:
         losses = [f"{run.figures[key]:.3f}" if key in run.figures else "" for key in ("loss", "validation_loss")]
         step = f"{run.figures['step']:,}" if "step" in run.figures else ""
-        old = "" if run.age is None else ago(run.age)
+        old = "" if run.age is None else age(run.age)
         names = (Text(plain(text)) for text in (run.name, run.model, run.state))
         table.add_row(*names, step, *losses, decimal(run.bytes), old)
     return table

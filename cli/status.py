@@ -23,7 +23,7 @@ from rich.text import Text
 
 from cli import CommandError
 from cli.cluster import GoneError, TrainingJob, node_kinds, record, silence, started
-from cli.progress import ago, time_to_go, validation_text
+from cli.progress import age, time_to_go, validation_text
 from cli.runs import AsJson
 from cli.state import State, state
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, node_price
@@ -42,6 +42,8 @@ STYLES = {"R": "green", "C": "bold green", "F": "bold red"}
 """First letter of a condition -> how it is shown."""
 WATCH_SECONDS = 2.0
 """Between two looks."""
+ROOMY = 110
+"""Characters of a terminal that shows every column."""
 AT_ONCE = 16
 """Trainings that are asked for in parallel."""
 
@@ -66,7 +68,7 @@ def status(
         if as_json:
             return json.dumps([dataclasses.asdict(each) for each in found], indent=1, default=_jsonable)
         now = datetime.now(UTC)
-        return screen(found[0], targets[0], now) if len(targets) == 1 else overview(found, targets, now)
+        return screen(found[0], targets[0], now) if len(targets) == 1 else overview(found, targets, now, console.width)
 
     if not watch:
         print(shown) if isinstance(shown := look(), str) else console.print(shown)
@@ -119,27 +121,24 @@ def read(target: Target, kubeconfig: str | None = None) -> State:
     return state(found, pods, logs, status_file(target), "" if pods else job.refusal(), job.silent_nodes(pods))
 
 
-def overview(found: list[State], targets: list[Target], now: datetime) -> Group:
+def overview(found: list[State], targets: list[Target], now: datetime, width: int = ROOMY) -> Group:
     """A line for each training, then what those wait for that do not run."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("training", overflow="fold")
+    table = Table(box=None, padding=(0, 2 if width >= ROOMY else 1, 0, 0))
+    table.add_column("training", overflow="fold", min_width=12)
     table.add_column("state", no_wrap=True)
-    for column in ("step", "loss", "valid.", "workers"):
+    further = [name for name in ("nodes", "cost") if any(getattr(each, name) for each in found)]
+    if width < ROOMY and "nodes" in further:
+        further.remove("nodes")  # below, in a line of its own
+    for column in ("step", "loss", "valid.", "workers", *further, "left", "age"):
         table.add_column(column, justify="right", no_wrap=True)
-    wide = [name for name in ("nodes", "cost") if any(getattr(each, name) for each in found)]
-    for column in (*wide, "left", "as of"):
-        table.add_column(column, justify="right")
-    reasons = []
+    lines = []
     for each in found:
         word, _, why = each.condition.partition(" ")
         figures, told = each.figures, each.told.get("step")
         losses = [f"{figures[key]:.3f}" if key in figures else "" for key in ("loss", "validation_loss")]
         step = f"{figures['step']}/{figures.get('steps', '?')}" if "step" in figures else ""
         running = sum(pod.state == "Running" for pod in each.pods)
-        extra = {
-            "nodes": ", ".join(f"{count} {plain(kind)}" for kind, count in each.nodes.items()),
-            "cost": f"${each.cost:,.2f}" if each.cost else "",
-        }
+        extra = {"nodes": _kinds(each), "cost": f"${each.cost:,.2f}" if each.cost else ""}
         left = time_to_go(figures["eta_seconds"]) if figures.get("eta_seconds") and running else ""
         table.add_row(
             Text(plain(each.training)),
@@ -147,13 +146,20 @@ def overview(found: list[State], targets: list[Target], now: datetime) -> Group:
             step,
             *losses,
             f"{running}/{each.wanted}",
-            *(extra[name] for name in wide),
+            *(extra[name] for name in further),
             left,
-            ago((now - told).total_seconds()) if told else "",
+            age((now - told).total_seconds()) if told else "",
         )
         if why and word not in ("Running", "Complete"):
-            reasons.append(Text(plain(f"{each.training}: {each.condition}")))
-    return Group(Text(f"{targets[0].namespace} on {targets[0].context}"), table, *reasons)
+            lines.append(Text(plain(f"{each.training}: {each.condition}")))
+        elif each.nodes and "nodes" not in further:
+            lines.append(Text(plain(f"{each.training}: on {_kinds(each)}")))
+    return Group(Text(f"{targets[0].namespace} on {targets[0].context}"), table, *lines)
+
+
+def _kinds(found: State) -> str:
+    """How many nodes of which kind train."""
+    return ", ".join(f"{count} {plain(kind)}" for kind, count in found.nodes.items())
 
 
 def status_file(target: Target) -> dict[str, Any] | None:
@@ -193,7 +199,7 @@ def _head(found: State, target: Target, now: datetime) -> Text:
     if waits:
         text.append(f", {len(waits)} {plain(waits[0])}", "yellow")
     if found.nodes:
-        text.append(f"\nnodes    {', '.join(f'{count} {plain(kind)}' for kind, count in found.nodes.items())}")
+        text.append(f"\nnodes    {_kinds(found)}")
     if found.cost:
         text.append(f"\ncost     about ${found.cost:,.2f} so far, for the workers' nodes by list prices")
     return text

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from cli import CommandError
 from cli.cluster import TrainingJob, as_json, asking, ending
-from cli.progress import ago, figures
+from cli.progress import age, figures
 from cli.reach import SURVEY, transfer
 from cli.target import Kubeconfig, RunningStack, targets_of
 from cli.transfer import LostError, TransferError, Volume, patiently
@@ -167,11 +167,11 @@ def _agreed(question: str) -> bool:
 def _table(found: list[dict[str, Any]]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("name", overflow="fold")
-    for column in ("size", "files", "changed"):
+    for column in ("size", "files", "age"):
         table.add_column(column, justify="right", no_wrap=True)
     for item in found:
         name = item["name"] + {"folder": "/", "file": ""}.get(item["kind"], f"  ({item['kind']})")
-        table.add_row(Text(name), decimal(item["bytes"]), f"{item['files']:,}", ago(item["age"]))
+        table.add_row(Text(name), decimal(item["bytes"]), f"{item['files']:,}", age(item["age"]))
     return table
 
 
