@@ -27,9 +27,10 @@ from trainer.plain import plain
 from workloads.layout import CONSUMES, run_folder
 
 SMALL_GIB = 2.0
-"""Memory of the first pod, which a system node has: enough for 350 million parameters."""
-BASE_GIB, COPIES = 0.7, 1.2
-"""Memory of Python with torch and transformers, and of a model over the size of its weights."""
+"""Memory of the first pod, which a system node has: enough for 180 million parameters."""
+BASE_GIB, COPIES = 0.8, 1.7
+"""Memory of Python with torch and transformers, and of a model over its weights: 0.72 GiB for a tiny model; for GPT-2
+with 0.46 GiB of them 1.25 to sample and 1.47 to export in bf16 (one core, largest resident set, 2026-11-25)."""
 GIB = 1 << 30
 
 

@@ -207,7 +207,7 @@ def worker(memory: str = "65536Mi", **annotations: str) -> dict[str, Any]:
         (worker(), ""),
         (
             worker("8192Mi"),
-            "the model needs 39 GiB of memory, a worker has 8 (workers.memoryGib); `trainyard fetch` it",
+            "the model needs 55 GiB of memory, a worker has 8 (workers.memoryGib); `trainyard fetch` it",
         ),
         (worker(**{place.CONSUMES: "x"}), "the stack gets its nodes for a training alone (nodes.consumption queued)"),
     ],
@@ -226,7 +226,10 @@ def test_a_large_model_gets_a_workers_node_without_its_accelerators(
         assert spec["nodeSelector"] == {"pool": "gpu"}
         assert spec["tolerations"] == [{"key": "gpu"}]
         assert set(spec["containers"][0]["resources"]["limits"]) == {"memory"}
-        assert spec["containers"][0]["resources"]["requests"]["memory"] == f"{round((0.7 + 1.2 * 32) * 1024)}Mi"
+        assert (
+            spec["containers"][0]["resources"]["requests"]["memory"]
+            == f"{round((place.BASE_GIB + place.COPIES * 32) * 1024)}Mi"
+        )
 
 
 def _with(run: Any, **changes: Any) -> Any:
