@@ -55,7 +55,8 @@ def export(
         if not kept:
             refuse_another(folder, note)
         output = kept or f"{SCRATCH}/export"
-        place.call("trainer.export", *options(step=step, merge=merge, dtype=dtype, output=output), say=bool(kept))
+        given = {"step": step, "merge": merge, "dtype": dtype, "force": not kept}
+        place.call("trainer.export", *options(output=output, **given), say=bool(kept))
         if kept:
             name = kept.removeprefix(f"{DATA}/")
             print(f"To train it on: pulumi config set --stack {stack} --path training.model.name {plain(name)}")

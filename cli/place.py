@@ -145,5 +145,5 @@ def options(**given: Any) -> list[str]:
     words: list[str] = []
     for name, value in given.items():
         flag = f"--{name.replace('_', '-')}"
-        words += [] if value in (None, False) else [flag] if value is True else [f"{flag}={value}"]
+        words += [] if value is None or value is False else [flag] if value is True else [f"{flag}={value}"]
     return words
