@@ -47,7 +47,13 @@ GROUPS: Groups = {
         "board": ("cli.board:board", "Open a stack's TensorBoard in the browser."),
     },
     "Results": {
+        "runs": ("cli.runs:runs", "List all runs on a stack's volume."),
+        "compare": ("cli.compare:compare", "Rank a stack's trainings, with the settings in which they differ."),
         "fetch": ("cli.fetch:fetch", "Download a run: model, metrics, report."),
+        "sample": ("cli.sample:sample", "Let a run's model continue a text, in the cluster."),
+        "chat": ("cli.sample:chat", "Talk with a run's model, in the cluster."),
+        "export": ("cli.export:export", "Export a run's model as a folder that transformers loads."),
+        "push": ("cli.export:push", "Upload a run's model to the Hugging Face hub."),
         "evaluate": (
             "cli.evaluate:evaluate",
             "Run benchmarks of lm-evaluation-harness on a run's checkpoint, in the cluster.",
@@ -55,6 +61,9 @@ GROUPS: Groups = {
     },
     "Volume": {
         "upload": ("cli.upload:upload", "Upload files to a stack's shared volume."),
+        "ls": ("cli.volume:ls", "List a folder of the shared volume."),
+        "du": ("cli.volume:du", "Show what takes the space of the shared volume."),
+        "rm": ("cli.volume:rm", "Remove runs, data sets and other files from the shared volume."),
     },
     "End": {
         "stop": ("cli.lifecycle:stop", "Stop a training: its pods save a checkpoint and leave."),

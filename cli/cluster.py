@@ -173,6 +173,26 @@ class TrainingJob:
             return ""
 
 
+#: Labels of nodes that can be taken back (docs of GKE, EKS and Karpenter, 2026-11-25).
+SPOT = {
+    "cloud.google.com/gke-spot": "true",
+    "eks.amazonaws.com/capacityType": "SPOT",
+    "karpenter.sh/capacity-type": "spot",
+}
+
+
+def node_kinds(core: client.CoreV1Api) -> dict[str, str]:
+    """Node -> its machine type, with `spot` where it is one; empty where nobody may read nodes."""
+    try:
+        nodes = as_json(core.list_node)["items"]
+    except (ApiException, urllib3.exceptions.HTTPError):
+        return {}
+    found = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes}
+    kinds = {name: labels.get("node.kubernetes.io/instance-type", "") for name, labels in found.items()}
+    spot = {name for name, labels in found.items() if any(labels.get(key) == value for key, value in SPOT.items())}
+    return {name: f"{kind} spot" if name in spot else kind for name, kind in kinds.items() if kind}
+
+
 def _doubtful(pods: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Node -> its pods that have not ended and are either not ready or being deleted."""
     found: dict[str, list[dict[str, Any]]] = {}

@@ -23,6 +23,7 @@ from cli.fetch import complete_checkpoints
 from cli.follow import JobWatch
 from cli.progress import Board
 from cli.reach import last_words, transfer
+from cli.runs import RunName
 from cli.target import Kubeconfig, RunningStack, TrainingName, target_of, targets_of
 from trainer.contract import EVALUATIONS
 from workloads.layout import CONSUMES, DATA, run_folder
@@ -51,7 +52,7 @@ def evaluate(
     training: TrainingName = "",
     kubeconfig: Kubeconfig = None,
     step: Annotated[int | None, typer.Option(metavar="N", help="Default: the newest checkpoint.")] = None,
-    run: Annotated[str | None, typer.Option(metavar="NAME", help="Another run on the volume.")] = None,
+    run: RunName = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first N examples of each.")] = None,
     shots: Annotated[int | None, typer.Option(metavar="N", min=0, help="Examples before a question.")] = None,
     include: Annotated[

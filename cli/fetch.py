@@ -15,9 +15,11 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import CommandError, last_line
+from cli import CommandError
+from cli.compare import best as best_of
 from cli.progress import Bar
-from cli.reach import SCRATCH, Pod, transfer
+from cli.reach import REPORT, SCRATCH, make_report, transfer
+from cli.runs import RunName
 from cli.target import Kubeconfig, RunningStack, TrainingName, target_of, targets_of
 from cli.transfer import Volume, get
 from trainer.contract import MANIFEST, checkpoint_step
@@ -26,7 +28,6 @@ from workloads.layout import is_on_hub, run_folder
 
 HOME = Path("runs")
 MODEL = "model"
-REPORT = "report"
 OWN = (MODEL, "config.yaml", MANIFEST)
 """What comes from the newest checkpoint. The manifest makes the folder open as a run (trainer/checkpoint/format.py)."""
 NOTE = ".fetched.json"
@@ -39,12 +40,17 @@ def fetch(
     stack: RunningStack = "",
     training: TrainingName = "",
     kubeconfig: Kubeconfig = None,
-    run: Annotated[str | None, typer.Option(metavar="NAME", help="Another run on the volume.")] = None,
+    run: RunName = None,
+    best: Annotated[bool, typer.Option("--best", help="The training that `trainyard compare` ranks first.")] = False,
     to: Annotated[Path | None, typer.Option(metavar="FOLDER", help=f"Default: {HOME}/NAME.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every checkpoint, with optimizer state.")] = False,
 ) -> None:
-    if run in ("", ".", "..") or (run and "/" in run):
-        raise CommandError(f"--run {run}: give the name of a run, a folder in {run_folder('')}", code=2)
+    if best:
+        if run or training:
+            raise CommandError("--best chooses the run; leave out --run and --training", code=2)
+        targets = targets_of(stack)
+        with transfer(targets[0], kubeconfig) as (volume, _, _):
+            run = best_of(volume, targets).name
     target = targets_of(stack)[0] if run else target_of(stack, training)
     remote = run_folder(run) if run else str(target.run_directory)
     folder = (to or HOME / PurePosixPath(remote).name).expanduser()
@@ -164,9 +170,3 @@ def complete_checkpoints(found: Iterable[str]) -> dict[int, str]:
     folders = {PurePosixPath(name).parent for name in found if PurePosixPath(name).name == MANIFEST}
     steps = {folder: checkpoint_step(folder.name) for folder in folders if folder.parts[:-1] == ("checkpoints",)}
     return {step: str(folder) for folder, step in steps.items() if step is not None}
-
-
-def make_report(pod: Pod, run: str) -> str | None:
-    """Make the report page in the pod; return the problem in one line, or None."""
-    code, text = pod.run(["python3", "-m", "trainer.report", run, "--output", f"{SCRATCH}/{REPORT}"])
-    return None if code == 0 else last_line(text)

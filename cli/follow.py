@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 import urllib3.exceptions
 from kubernetes.client.exceptions import ApiException
 from rich.console import Console
@@ -33,6 +34,7 @@ from cli.cluster import (
 from cli.logs import lines
 from cli.progress import LONGEST, Board, figures, time_to_go
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, is_local, target_of
+from cli.words import left
 from trainer.contract import EXIT_DONE, EXIT_FATAL
 from trainer.plain import counted, plain
 from workloads.layout import DATA
@@ -50,11 +52,16 @@ SUCCESSOR_SECONDS = 300.0
 OUTAGE_SECONDS = 60.0
 
 
-def follow(stack: RunningStack = "", training: TrainingName = "", kubeconfig: Kubeconfig = None) -> int:
+def follow(
+    stack: RunningStack = "",
+    training: TrainingName = "",
+    kubeconfig: Kubeconfig = None,
+    raw: Annotated[bool, typer.Option("--raw", help="The trainer's own lines.")] = False,
+) -> int:
     target = target_of(stack, training)
     watch = JobWatch(TrainingJob.of(target, kubeconfig), replaced=TrainingJob.successor)
     try:
-        with Board() as board:
+        with Board(raw=raw) as board:
             ended = watch.follow(board)
     except KeyboardInterrupt:
         print(f"\nThe training continues; `trainyard follow --stack {stack}{target.option}` returns to it.")
@@ -89,6 +96,10 @@ class JobWatch:
         self._followed: set[str] = set()
         self._finished: set[str] = set()
         self._waiting = ""
+        self._lost: set[str] = set()
+        """Pods whose end was told."""
+        self._running: dict[str, str] = {}
+        """Pod that ran -> its worker."""
         self._newest: dict[str, str] = {}
         """Pod -> time stamp of its newest line."""
 
@@ -115,6 +126,7 @@ class JobWatch:
             run = any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
             board.look("" if run else why_waiting(pods, "" if pods else self.job.refusal()))
             self._look_at_nodes(board, pods)
+            self._tell_lost(board, pods)
             self._tell_waiting(board, waiting(pods) if run else "")
             ended = outcome(job, pods)
             # The last lines arrive a moment after the Job's end is seen.
@@ -149,6 +161,22 @@ class JobWatch:
         for node in self._silent.keys() - silent.keys():
             board.print(f"node {node} answers again, or its pods are replaced")
         self._silent = silent
+
+    def _tell_lost(self, board: Board, pods: list[dict[str, Any]]) -> None:
+        """Say which workers are lost: their logs end without a word."""
+        for pod in (pod for pod in pods if index(pod) >= 0):
+            name, who = pod["metadata"]["name"], f"worker {index(pod)}"
+            for end in ends(pod) if name not in self._lost else []:
+                self._lost.add(name)
+                said = str(record_of(end).get("message") or end.get("reason") or "")
+                if end["exitCode"] and (text := left(who, end["exitCode"], said)):
+                    board.print(text, "yellow")
+            if pod["status"].get("phase") == "Running":
+                self._running[name] = who
+        for name in self._running.keys() - {pod["metadata"]["name"] for pod in pods}:
+            who = self._running.pop(name)
+            if name not in self._lost:
+                board.print(f"{who} was lost: its pod is gone", "yellow")
 
     def _tell_waiting(self, board: Board, text: str) -> None:
         """Say once which workers wait while others train."""
@@ -267,13 +295,18 @@ def report(console: Console, target: Target, outcome: Outcome, stack: str, local
 
 def next_steps(target: Target, stack: str) -> list[tuple[str, str]]:
     """Pairs of (title, command)."""
-    own = f"--stack {stack} && pulumi config set --stack {stack} --path 'dataset.input[0]' my-text"
+
+    def of(name: str) -> str:
+        """The stack's command, about this training."""
+        return f"{target.commands[name]}{target.option}" if name in target.commands else ""
+
+    uploaded = f"--stack {stack} && pulumi config set --stack {stack} --path 'dataset.input[0]' my-text"
     again = "make up" if stack == "local" else f"pulumi up --stack {stack}"
-    fetch = "" if target.data_folder else target.commands.get("fetchCommand", "")
+    fetch = "" if target.data_folder else of("fetchCommand")
     steps = [
-        ("More text from it", target.commands.get("sampleCommand", "")),
+        ("More text from it", of("sampleCommand")),
         ("The model, its metrics and a report on this machine", fetch),
-        ("Your own text", f".venv/bin/trainyard upload my-text/ {own} && {again}"),
+        ("Your own text", f".venv/bin/trainyard upload my-text/ {uploaded} && {again}"),
     ]
     if stack == "local":
         steps.append(("A cloud stack: check what it needs before paying", ".venv/bin/trainyard doctor --stack gcp-c3"))

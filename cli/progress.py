@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +24,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from cli.words import sentence
 from trainer.plain import counted, plain
 
 #: Seconds between two lines without a terminal to redraw.
@@ -87,8 +89,11 @@ def _row(cells: list[RenderableType]) -> Table:
 class Board:
     """Shows the progress of a training from its log lines."""
 
-    def __init__(self, console: Console | None = None, redraw: bool = True):
-        self.console = console or Console()
+    def __init__(self, console: Console | None = None, redraw: bool = True, raw: bool = False):
+        """`raw`: events as the trainer logs them, not in a person's words."""
+        self.console, self._raw = console or Console(), raw
+        self._told: deque[str] = deque(maxlen=8)
+        """What the events said: all pods say the same of a round."""
         self.validation: str = ""
         self.doing = STARTING
         self.shown = ""
@@ -146,7 +151,7 @@ class Board:
         if "validation_loss" in known and "event" not in fields:
             self.validation = validation_text(known)
         if "event" in fields and fields["event"] != "done":
-            self._say(pod, line)
+            self._say(pod, line) if self._raw else self.tell(sentence(pod, fields))
         elif known.keys() >= {"loss", "step", "steps", "tokens_per_second", "eta_seconds"}:
             self._step(known)
         elif "error" in line.lower() or "warning" in line.lower():
@@ -166,6 +171,12 @@ class Board:
         elif step == steps or self._since >= self._due:
             self.print(f"step {step}/{steps}  {'  '.join(filter(None, (*parts, to_go)))}")
             self._due = self._since + PLAIN_SECONDS
+
+    def tell(self, text: str) -> None:
+        """Print an event, unless it was told already."""
+        if text not in self._told:
+            self._told.append(text)
+            self.print(text, "dim")
 
     def _say(self, pod: str, line: str) -> None:
         self.print(f"{pod}: {line}", "dim")
@@ -213,13 +224,22 @@ def time_to_go(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def age(seconds: float) -> str:
+    """How long ago, in its largest unit: 12 s, 5 min, 3 h, 2 d."""
+    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
 class Bar:
     """Shows a transfer: files, bytes, speed, time to go; without a terminal, a line every PLAIN_SECONDS."""
 
     def __init__(self, console: Console | None = None):
         description = TextColumn("{task.description}", markup=False)
         columns = (description, BarColumn(24), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        self._progress = Flow(*columns, console=console)
+        # Beside the answer on stdout, which may be JSON.
+        self._progress = Flow(*columns, console=console or Console(stderr=True))
         self._task = self._progress.add_task("connecting", total=None)
         self._printed = time.monotonic()
 
@@ -231,6 +251,12 @@ class Bar:
         if kind is None:
             total = self._progress.tasks[0].completed
             self._progress.update(self._task, description="done", total=total, completed=total)
+            self._progress.live.transient = not total  # no file came or went
+        self._progress.stop()
+
+    def pause(self) -> None:
+        """Leave the terminal to others."""
+        self._progress.live.transient = True
         self._progress.stop()
 
     def waiting(self, reason: str) -> None:

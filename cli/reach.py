@@ -20,26 +20,29 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
 from websocket import WebSocketException
 
-from cli import CommandError
+from cli import CommandError, last_line
 from cli.cluster import as_json, asking, connect, why_waiting
 from cli.programs import find, find_rsync
 from cli.progress import Bar
 from cli.target import Target
 from cli.transfer import Volume
+from trainer import contract
 from trainer.config import addresses
 from workloads.layout import VOLUME_ACCESS
 
-PROGRAM = Path(__file__).with_name("volume_program.py")
-PARTS = (PROGRAM, Path(addresses.__file__))
-"""The program and what it imports; the pod has them side by side."""
+PROGRAM, SURVEY = (Path(__file__).with_name(f"volume_{name}.py") for name in ("program", "survey"))
+PARTS = (PROGRAM, SURVEY, Path(addresses.__file__), Path(contract.__file__))
+"""The programs and what they import; the pod has them side by side."""
 THERE = f"/tmp/{PROGRAM.name}"
 #: Where commands in the pod leave files to fetch, outside the volume.
-SCRATCH = "/tmp/made"
+SCRATCH, REPORT = "/tmp/made", "report"
 #: Label of our pods, by which the next command removes those that ended.
 LABEL = "trainyard/volume-access"
 START_SECONDS = 300
 """A node's first pull of the image is several gigabytes."""
 COMMAND_SECONDS = 300
+Change = Callable[[dict[str, Any]], None]
+"""What changes the specification of a pod."""
 
 
 class Pod:
@@ -72,9 +75,19 @@ class Pod:
             raise CommandError(f"pod {self.name}: {getattr(error, 'reason', None) or error}") from None
 
 
+def make_report(pod: Pod, *runs: str) -> str | None:
+    """Make the report page of these folders in the pod; return the problem in one line, or None."""
+    code, text = pod.run(["python3", "-m", "trainer.report", *runs, "--output", f"{SCRATCH}/{REPORT}"])
+    return None if code == 0 else last_line(text)
+
+
 @contextmanager
-def volume_pod(api: client.ApiClient, namespace: str, waiting: Callable[[str], None]) -> Iterator[Pod]:
+def volume_pod(
+    api: client.ApiClient, namespace: str, waiting: Callable[[str], None], change: Change | None = None
+) -> Iterator[Pod]:
     """Run cli/volume_program.py in a pod on the shared volume; remove the pod at the end.
+
+    `change` gives the pod other resources, another place or more environment than the stack's template.
 
     Raises:
         CommandError: the stack has no PodTemplate for it, or the pod does not start.
@@ -87,7 +100,7 @@ def volume_pod(api: client.ApiClient, namespace: str, waiting: Callable[[str], N
     pod = Pod(api, namespace, f"{VOLUME_ACCESS}-{uuid.uuid4().hex[:8]}")
     try:
         with asking(f"pod {namespace}/{pod.name}", verb="make"):
-            core.create_namespaced_pod(namespace, _from(template, pod.name))
+            core.create_namespaced_pod(namespace, _from(template, pod.name, change))
         _wait(core, pod, waiting)
         yield pod
     finally:
@@ -103,26 +116,28 @@ def kubectl_of(target: Target, kubeconfig: str | None) -> list[str]:
 
 
 @contextmanager
-def transfer(target: Target, kubeconfig: str | None) -> Iterator[tuple[Volume, Pod, Bar]]:
+def transfer(target: Target, kubeconfig: str | None, change: Change | None = None) -> Iterator[tuple[Volume, Pod, Bar]]:
     """The shared volume, the pod on it, and a progress bar; Ctrl-C may end the transfer at any time."""
     find_rsync()
     kubectl = kubectl_of(target, kubeconfig)
     api = connect(target.context, kubeconfig or target.kubeconfig)
     try:
-        with Bar() as bar, volume_pod(api, target.namespace, bar.waiting) as pod:
+        with Bar() as bar, volume_pod(api, target.namespace, bar.waiting, change) as pod:
             place = ["exec", "-i", pod.name, "-c", VOLUME_ACCESS, "--"]
             yield Volume((*kubectl, *place), ("python3", THERE)), pod, bar
     except KeyboardInterrupt:
         raise CommandError("interrupted; the same command continues where it stopped", code=130) from None
 
 
-def _from(template: dict[str, Any], name: str) -> Any:
+def _from(template: dict[str, Any], name: str, change: Change | None) -> Any:
     """A pod from the template that holds our program, and waits for its commands."""
     labels = {**template["metadata"]["labels"], LABEL: "true"}
     spec = template["spec"]
     write = [f'printf %s "${at}" > /tmp/{part.name}' for at, part in enumerate(PARTS, 1)]
     start = " && ".join([*write, f"exec python3 {THERE} wait"])
     spec["containers"][0]["args"] = ["sh", "-c", start, "sh", *(part.read_text("utf-8") for part in PARTS)]
+    if change:
+        change(spec)
     return {"metadata": {"name": name, "labels": labels}, "spec": spec}
 
 

@@ -73,6 +73,12 @@ class State:
     pods: tuple[PodState, ...] = ()
     incidents: tuple[Incident, ...] = ()
     """Oldest first."""
+    training: str = ""
+    """Its name, of several of the stack."""
+    nodes: dict[str, int] = field(default_factory=dict)
+    """Kind of node -> how many of them train."""
+    cost: float | None = None
+    """USD so far by list prices, for its nodes; None: nobody knows."""
 
 
 def state(

@@ -1,24 +1,33 @@
-"""Show on one screen how a training is doing.
+"""Show on one screen how a training is doing, or in a table how all of a stack are.
 
 The Job's state, its pods, the round, step, loss, speed and time to go, and why rounds and pods have ended so far.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console, Group
+from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cli.cluster import TrainingJob, record, silence, started
-from cli.progress import time_to_go, validation_text
+from cli import CommandError
+from cli.cluster import GoneError, TrainingJob, node_kinds, record, silence, started
+from cli.progress import age, time_to_go, validation_text
+from cli.runs import AsJson
 from cli.state import State, state
-from cli.target import Kubeconfig, RunningStack, Target, TrainingName, target_of
+from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, node_price
+from cli.volume import WIDE
 from trainer.contract import STATUS
 from trainer.plain import counted, plain
 from workloads.layout import DATA
@@ -29,9 +38,79 @@ AGED = {"loss": "loss", "validation_loss": "validation", "tokens_per_second": "s
 """Figure -> its name beside its age."""
 
 
-def status(stack: RunningStack = "", training: TrainingName = "", kubeconfig: Kubeconfig = None) -> None:
-    target = target_of(stack, training)
-    Console().print(screen(read(target, kubeconfig), target, datetime.now(UTC)))
+STYLES = {"R": "green", "C": "bold green", "F": "bold red"}
+"""First letter of a condition -> how it is shown."""
+WATCH_SECONDS = 2.0
+"""Between two looks."""
+ROOMY = 110
+"""Characters of a terminal that shows every column."""
+AT_ONCE = 16
+"""Trainings that are asked for in parallel."""
+
+
+def status(
+    stack: RunningStack = "",
+    training: TrainingName = "",
+    kubeconfig: Kubeconfig = None,
+    as_json: AsJson = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+) -> None:
+    if watch and as_json:
+        raise CommandError("--watch and --json: give one of them", code=2)
+    targets = chosen(stack, training)
+    price = node_price(stack)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDE)
+
+    def look() -> Any:
+        found = all_of(targets, kubeconfig, price)
+        if as_json:
+            return json.dumps([dataclasses.asdict(each) for each in found], indent=1, default=_jsonable)
+        now = datetime.now(UTC)
+        return screen(found[0], targets[0], now) if len(targets) == 1 else overview(found, targets, now, console.width)
+
+    if not watch:
+        print(shown) if isinstance(shown := look(), str) else console.print(shown)
+        return
+    try:
+        with Live(look(), console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            while True:
+                time.sleep(WATCH_SECONDS)
+                live.update(look(), refresh=True)
+    except KeyboardInterrupt:
+        pass
+
+
+def _jsonable(value: Any) -> Any:
+    return value.isoformat(timespec="seconds") if isinstance(value, datetime) else str(value)
+
+
+def all_of(targets: list[Target], kubeconfig: str | None, price: float | None = None) -> list[State]:
+    """The states of some trainings, with the kinds of their nodes and their cost. Raises CommandError."""
+
+    def look(target: Target) -> State:
+        try:
+            return read(target, kubeconfig)
+        except GoneError as error:
+            return State(target.job, f"Gone ({error})", None, None, 0, 0, 0)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(pool.map(look, targets))
+    names = {pod.node for each in found for pod in each.pods if pod.node}
+    kinds = node_kinds(TrainingJob.of(targets[0], kubeconfig).core) if names else {}
+    return [_priced(each, target.training, kinds, price) for each, target in zip(found, targets, strict=True)]
+
+
+def _priced(found: State, training: str, kinds: dict[str, str], price: float | None) -> State:
+    """With node kinds and the cost since the Job's start, of as many nodes as it wants at once."""
+    counts: dict[str, int] = {}
+    for node in {pod.node for pod in found.pods if pod.state == "Running"}:
+        if kind := kinds.get(node):
+            counts[kind] = counts.get(kind, 0) + 1
+    lasted = ((found.ended or datetime.now(UTC)) - found.started).total_seconds() if found.started else 0.0
+    cost = None if price is None else price * found.wanted * lasted / 3600
+    return dataclasses.replace(found, training=training, nodes=counts, cost=cost)
 
 
 def read(target: Target, kubeconfig: str | None = None) -> State:
@@ -40,6 +119,47 @@ def read(target: Target, kubeconfig: str | None = None) -> State:
     found, pods = job.read()
     logs = {pod["metadata"]["name"]: job.log_end(pod["metadata"]["name"]) for pod in started(pods)}
     return state(found, pods, logs, status_file(target), "" if pods else job.refusal(), job.silent_nodes(pods))
+
+
+def overview(found: list[State], targets: list[Target], now: datetime, width: int = ROOMY) -> Group:
+    """A line for each training, then what those wait for that do not run."""
+    table = Table(box=None, padding=(0, 2 if width >= ROOMY else 1, 0, 0))
+    table.add_column("training", overflow="fold", min_width=12)
+    table.add_column("state", no_wrap=True)
+    further = [name for name in ("nodes", "cost") if any(getattr(each, name) for each in found)]
+    if width < ROOMY and "nodes" in further:
+        further.remove("nodes")  # below, in a line of its own
+    for column in ("step", "loss", "valid.", "workers", *further, "left", "age"):
+        table.add_column(column, justify="right", no_wrap=True)
+    lines = []
+    for each in found:
+        word, _, why = each.condition.partition(" ")
+        figures, told = each.figures, each.told.get("step")
+        losses = [f"{figures[key]:.3f}" if key in figures else "" for key in ("loss", "validation_loss")]
+        step = f"{figures['step']}/{figures.get('steps', '?')}" if "step" in figures else ""
+        running = sum(pod.state == "Running" for pod in each.pods)
+        extra = {"nodes": _kinds(each), "cost": f"${each.cost:,.2f}" if each.cost else ""}
+        left = time_to_go(figures["eta_seconds"]) if figures.get("eta_seconds") and running else ""
+        table.add_row(
+            Text(plain(each.training)),
+            Text(plain(word.rstrip(":")), STYLES.get(word[0], "yellow")),
+            step,
+            *losses,
+            f"{running}/{each.wanted}",
+            *(extra[name] for name in further),
+            left,
+            age((now - told).total_seconds()) if told else "",
+        )
+        if why and word not in ("Running", "Complete"):
+            lines.append(Text(plain(f"{each.training}: {each.condition}")))
+        elif each.nodes and "nodes" not in further:
+            lines.append(Text(plain(f"{each.training}: on {_kinds(each)}")))
+    return Group(Text(f"{targets[0].namespace} on {targets[0].context}"), table, *lines)
+
+
+def _kinds(found: State) -> str:
+    """How many nodes of which kind train."""
+    return ", ".join(f"{count} {plain(kind)}" for kind, count in found.nodes.items())
 
 
 def status_file(target: Target) -> dict[str, Any] | None:
@@ -68,7 +188,7 @@ def screen(found: State, target: Target, now: datetime) -> Group:
 def _head(found: State, target: Target, now: datetime) -> Text:
     end = found.ended or now
     lasted = f" for {time_to_go((end - found.started).total_seconds())}" if found.started else ""
-    style = {"R": "green", "C": "bold green", "F": "bold red"}.get(found.condition[0], "yellow")
+    style = STYLES.get(found.condition[0], "yellow")
     text = Text.assemble(
         (plain(found.condition), style), f"{lasted}   {target.namespace}/{found.job} on {target.context}"
     )
@@ -78,6 +198,10 @@ def _head(found: State, target: Target, now: datetime) -> Text:
     waits = [pod.state for pod in found.pods if pod.state.startswith("waiting for a node")]
     if waits:
         text.append(f", {len(waits)} {plain(waits[0])}", "yellow")
+    if found.nodes:
+        text.append(f"\nnodes    {_kinds(found)}")
+    if found.cost:
+        text.append(f"\ncost     about ${found.cost:,.2f} so far, for the workers' nodes by list prices")
     return text
 
 

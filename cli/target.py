@@ -87,6 +87,22 @@ def configuration(stack: str) -> StackConfig:
         raise CommandError(str(error), code=2) from None
 
 
+def node_price(stack: str) -> float | None:
+    """USD per hour of a node that trains, by list prices; None: the stack has no file here, or makes no nodes."""
+    if stack not in stacks():
+        return None
+    from infra.cost import estimate
+
+    try:
+        config = configuration(stack)
+    except CommandError:
+        return None  # it is being edited; the cluster can be asked all the same
+    bill = estimate(config) if config.nodes is not None else None
+    if bill is None or bill.at_full is None or bill.at_rest is None or config.nodes is None:
+        return None
+    return (bill.at_full - bill.at_rest) / config.nodes.max
+
+
 @dataclass(frozen=True)
 class Target:
     """A training, from the outputs of its stack."""

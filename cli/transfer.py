@@ -89,7 +89,7 @@ class Volume:
         files are written to this machine.
         """
         files, odd = dict[str, int](), dict[str, str]()
-        for item in _patiently(lambda _: list(self.lines("list", folder)), folder):
+        for item in patiently(lambda _: list(self.lines("list", folder)), folder):
             name = PurePosixPath(item["path"])
             if name.is_absolute() or any(part.startswith(".") for part in name.parts) or not name.parts:
                 raise TransferError(
@@ -108,7 +108,7 @@ class Volume:
         command = [*self.shell, *self.program, *arguments]
         with (
             tempfile.TemporaryFile() as said,
-            _process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said) as process,
+            started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said) as process,
         ):
             assert process.stdout
             for text in process.stdout:
@@ -122,7 +122,7 @@ class Volume:
 
 
 @contextlib.contextmanager
-def _process(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+def started(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A process that ends with the block."""
     process: Any = subprocess.Popen(command, **options)
     try:
@@ -171,7 +171,7 @@ def get(volume: Volume, remote: str, files: dict[str, int], folder: Path, bar: B
     try:
         for number, batch in _batches(files):
             partial = f"{PARTIAL}-{number}"
-            lock = _patiently(lambda _, name=partial: prepare(top, name), str(folder))
+            lock = patiently(lambda _, name=partial: prepare(top, name), str(folder))
             try:
                 ends = ["volume:./", f"{folder}/"]
                 _rsync(volume, batch, remote, f"{folder}/{partial}", "", ends, bar, bool(number), lock)
@@ -227,7 +227,7 @@ def copy(volume: Volume, source: str, folder: str, bar: Bar, name: str = "") -> 
             raise
         return inside
 
-    return _patiently(attempt, folder)
+    return patiently(attempt, folder)
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -268,7 +268,7 @@ def _rsync(
             listed.write(b"".join(os.fsencode(name) + b"\0" for name in files))
             listed.seek(0)
             options = {"stdin": listed, "stdout": subprocess.PIPE, "stderr": said, "pass_fds": inherited}
-            with _process(command, env=environment, **options) as process:
+            with started(command, env=environment, **options) as process:
                 assert process.stdout
                 moved = literals = 0
                 for line in _pieces(process.stdout):
@@ -295,7 +295,7 @@ def _rsync(
                 raise LostError(reason)
             raise TransferError(f"{reason}; run the same command again, it continues where it stopped")
 
-    _patiently(attempt, remote)
+    patiently(attempt, remote)
     bar.advance(size - done)
     return new, changed
 
@@ -325,7 +325,7 @@ def _reason(said: BinaryIO) -> str:
     return (told or lines or ["no reason given"])[0].removeprefix("rsync: ")
 
 
-def _patiently(attempt: Callable[[Callable[[], None]], T], what: str) -> T:
+def patiently(attempt: Callable[[Callable[[], None]], T], what: str) -> T:
     """Try again while the connection breaks, until nothing has come through for a while."""
     broken: float | None = None
 

@@ -1,7 +1,7 @@
 """The program of the pod on the shared volume that `trainyard upload` and `trainyard fetch` use.
 
-The command sends this file and trainer/config/addresses.py along as the pod's program, so both ends have the same
-version whatever image the stack has. It needs only Python, rsync and, for buckets, fsspec. Others write on the
+The command sends this file and what it imports along as the pod's program (PARTS in cli/reach.py), so both ends have
+the same version whatever image the stack has. It needs only Python, rsync and, for buckets, fsspec. Others write on the
 volume: each folder is opened without following a link, and only regular files are read and written.
 
     wait                           until nothing has run in the pod for 15 minutes
@@ -27,7 +27,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
@@ -120,7 +120,7 @@ def prepare(top: int, partial: str) -> int:
         status = os.stat(name, dir_fd=here, follow_symlinks=False)
         # A hard link is a file of somebody else's as well, and rsync writes into it.
         if name != WRITING and not (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
-            _remove(name, here)
+            remove(name, here)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         writing = os.open(WRITING, FOLDER, dir_fd=here)
         for name in os.listdir(writing):
@@ -129,7 +129,7 @@ def prepare(top: int, partial: str) -> int:
                 os.replace(name, name[: -len(".XXXXXX")] or name, src_dir_fd=writing, dst_dir_fd=here)
         os.close(writing)
     with contextlib.suppress(FileNotFoundError):
-        _remove(WRITING, here)
+        remove(WRITING, here)
     os.close(_subfolder(WRITING, here))
     os.close(here)
     return lock
@@ -139,7 +139,7 @@ def drop(top: int, partial: str) -> None:
     """Remove the folder that `prepare` made, unless another command takes it over as soon as the lock is gone."""
     here = os.open(partial, FOLDER, dir_fd=top)
     for name in sorted(os.listdir(here), key="lock".__eq__):  # the lock last
-        _remove(name, here)
+        remove(name, here)
     os.close(here)
     with contextlib.suppress(OSError):
         os.rmdir(partial, dir_fd=top)
@@ -160,7 +160,7 @@ def _subfolder(name: str, above: int) -> int:
     return os.open(name, FOLDER, dir_fd=above)
 
 
-def _remove(name: str, above: int) -> None:
+def remove(name: str, above: int) -> None:
     if stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
         shutil.rmtree(name, dir_fd=above)
     else:
@@ -193,7 +193,7 @@ def copy(source: str, folder: str, own: str = "") -> Iterator[dict[str, Any]]:
     target = Path(folder) if one else Path(folder, own)
     top = enter(target, create=True)
     known: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError, TypeError, RefusedError), _opened(COPIED, "rb", top) as note:
+    with contextlib.suppress(OSError, ValueError, TypeError, RefusedError), open_regular(COPIED, "rb", top) as note:
         known.update(json.load(note))
     inside = str(target / wanted[0][0] if one else target)
     yield {"files": len(wanted), "bytes": sum(info.get("size") or 0 for _, info in wanted), "inside": inside}
@@ -214,7 +214,7 @@ def copy(source: str, folder: str, own: str = "") -> Iterator[dict[str, Any]]:
         finally:
             os.close(place)
         known[name] = version
-        with _opened(f"{COPIED}.part", "wb", top) as note:
+        with open_regular(f"{COPIED}.part", "wb", top) as note:
             note.write(json.dumps(known, indent=1, sort_keys=True).encode())
         os.replace(f"{COPIED}.part", COPIED, src_dir_fd=top, dst_dir_fd=top)
 
@@ -226,7 +226,7 @@ def _size(name: str, folder: int) -> int | None:
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _opened(name: str, mode: str, folder: int) -> BinaryIO:
+def open_regular(name: str, mode: str, folder: int) -> BinaryIO:
     """Open a regular file of a folder, which a FIFO, a link or somebody's other name for a file is not."""
 
     def opener(path: str, flags: int) -> int:
@@ -287,7 +287,7 @@ def _version(info: dict[str, Any]) -> str:
 def _stream(system: Any, info: dict[str, Any], name: str, version: str, folder: int) -> Iterator[int]:
     """Copy a file into an open folder; yield the bytes so far after each piece. Pieces of its version are kept."""
     whole = f".{name}.{version}.part"
-    with system.open(info["name"], "rb", block_size=PIECE) as stored, _opened(whole, "ab", folder) as written:
+    with system.open(info["name"], "rb", block_size=PIECE) as stored, open_regular(whole, "ab", folder) as written:
         _lock(written.fileno())
         start = written.tell() // PIECE * PIECE
         try:
@@ -325,18 +325,18 @@ def _end_with_the_command() -> None:
     os._exit(1)
 
 
-def main(call: str, *arguments: str) -> int:
+def main(call: str, *arguments: str, calls: Mapping[str, Callable[..., Iterator[Any]]] | None = None) -> int:
     try:
         if call == "wait":
             wait()
-        elif call == "rsync":
+            return 0
+        if call == "rsync":
             return serve(arguments[0], arguments[1], list(arguments[2:]))
-        else:
-            if call == "copy":
-                threading.Thread(target=_end_with_the_command, daemon=True).start()
-            for step in files(*arguments) if call == "list" else copy(*arguments):
-                print(json.dumps(step), flush=call == "copy")
-            print(json.dumps({"complete": True}), flush=True)
+        if call == "copy":
+            threading.Thread(target=_end_with_the_command, daemon=True).start()
+        for step in (calls or {"list": files, "copy": copy})[call](*arguments):
+            print(json.dumps(step), flush=call == "copy")
+        print(json.dumps({"complete": True}), flush=True)
     except BlockingIOError:
         sys.exit(BUSY)
     except RefusedError as error:

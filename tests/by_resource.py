@@ -20,7 +20,7 @@ GROUPS = (
     ("test_node_healing", "test_elastic_pods", "test_network_policies"),
     ("test_aws_engine",),
     ("test_gcp_engine",),
-    ("test_data_in_model_out", "test_evaluate", "test_finetune"),
+    ("test_data_in_model_out", "test_evaluate", "test_run_commands", "test_finetune"),
     ("test_prove",),
     ("test_local_stack",),
 )

@@ -37,6 +37,10 @@ FETCHED = "fetched.json"
 
 # Files of a run directory.
 STATUS = "status.json"
+STALE_SECONDS = 120
+"""A run whose status is older and that is not done was interrupted: status.json is written at each log step."""
+COMPILING_SECONDS = 900
+"""The same before the first step: nothing is logged while the model is compiled."""
 METRICS = "metrics.jsonl"
 DONE = "DONE"
 """Written last: JSON with the final step, losses and checkpoint."""
@@ -44,6 +48,10 @@ EVALUATIONS = "evaluations"
 """Folder of the benchmark results, one file a step (export/evaluations.py)."""
 MANIFEST = "manifest.json"
 """Of a checkpoint, written last: a checkpoint without it is incomplete (checkpoint/format.py)."""
+
+
+MACHINE_SETTINGS = ("run.directory", "metrics.wandb_project", "metrics.prometheus_port")
+"""Settings of the machine, not of the training: runs that differ in them alone are the same."""
 
 
 def checkpoint_name(step: int) -> str:

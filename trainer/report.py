@@ -15,12 +15,13 @@ from jinja2 import Environment
 
 from trainer.config import schema
 from trainer.config.paths import folder
+from trainer.contract import MACHINE_SETTINGS
 from trainer.errors import UserError, usage
 from trainer.export import evaluations, plots
 from trainer.export.plots import Run, colour, shortened
 
-HIDDEN = {"run.directory", "metrics.wandb_project", "metrics.prometheus_port"}
-"""Settings of the machine, not of the training."""
+MANY = 4
+"""Runs that have a column each in the table of settings."""
 Column = tuple[str, Any, Callable[[Run], float | None]]
 TEMPLATE = Path(__file__).with_suffix(".html")
 
@@ -127,22 +128,25 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
 
 
-def _settings(runs: list[Run]) -> Iterator[tuple[str, list[str], list[Any]]]:
-    """Yield each settings table: its title, the heads of its value columns, and its lines."""
+def _settings(runs: list[Run]) -> Iterator[tuple[str, list[str], list[list[Any]]]]:
+    """Yield each settings table: its title, its heads, and its rows of cells."""
     defaults = schema.flat(schema.Config())
-    keys = [key for key in dict.fromkeys(key for run in runs for key in run.settings) if key not in HIDDEN]
+    keys = [key for key in dict.fromkeys(key for run in runs for key in run.settings) if key not in MACHINE_SETTINGS]
     differing = [key for key in keys if len({str(run.settings.get(key)) for run in runs}) > 1]
     changed = [key for key in keys if key not in differing and str(runs[0].settings.get(key)) != str(defaults.get(key))]
 
-    def lines(keys: list[str], shown: list[Run]) -> list[Any]:
-        return [(key, [run.settings.get(key, "–") for run in shown], defaults.get(key)) for key in keys]
+    def rows(keys: list[str], shown: list[Run]) -> list[list[Any]]:
+        return [[key, *(run.settings.get(key, "–") for run in shown), defaults.get(key)] for key in keys]
 
-    if len(runs) > 1:
-        heads = [shortened(run.name) for run in runs]
-        yield "Settings that differ between the runs", heads, lines(differing, runs)
+    title = "Settings that differ between the runs"
+    if len(runs) > MANY:
+        # A row for each run: a sweep has many runs that differ in few keys.
+        yield title, ["run", *differing], [[run.name, *(run.settings.get(k, "–") for k in differing)] for run in runs]
+    elif len(runs) > 1:
+        yield title, ["setting", *(shortened(run.name) for run in runs), "default"], rows(differing, runs)
     if changed:
         title = "Settings that differ from the defaults" + (" in all of them" if len(runs) > 1 else "")
-        yield title, ["value"], lines(changed, runs[:1])
+        yield title, ["setting", "value", "default"], rows(changed, runs[:1])
 
 
 COLUMNS: list[Column] = [

@@ -71,8 +71,6 @@ def export(
     pulumi.export("fetchCommand", f".venv/bin/trainyard fetch --stack {stack}")
     if config.tensorboard.enabled:
         pulumi.export("tensorboardCommand", f"{kubectl} port-forward service/{TENSORBOARD} {PORT}")
-    if config.tensorboard.enabled and config.training.task != "question_answering":
-        # The TensorBoard pod has the shared volume and the trainer's image, so the model can be tried there.
-        run = f"python -m trainer.sample --run {trainings[0].run_directory}"
-        prompt = "--chat --prompt 'Who are you?'" if config.training.task == "finetune" else "--prompt 'The light'"
-        pulumi.export("sampleCommand", f"{kubectl} exec deployment/{TENSORBOARD} -- {run} {prompt}")
+    if config.training.task != "question_answering":
+        verb = "chat" if config.training.task == "finetune" else "sample"
+        pulumi.export("sampleCommand", f".venv/bin/trainyard {verb} --stack {stack}")

@@ -67,7 +67,7 @@ def command(
     def report(pod: Any, run: str) -> None:
         noise(tmp_path / "scratch" / "report" / "index.html", 10)
 
-    def target_of(stack: str) -> Target:
+    def target_of(stack: str, training: str = "") -> Target:
         return Target(f"context-{stack}", "n", "train", None, {}, str(run))
 
     def call(*arguments: str) -> tuple[int, str, str]:
@@ -79,6 +79,7 @@ def command(
     monkeypatch.setattr(fetch, "run_folder", lambda name: str(volume_folder / "runs" / name))
     monkeypatch.setattr(fetch, "make_report", report)
     monkeypatch.setattr(fetch, "target_of", target_of)
+    monkeypatch.setattr(fetch, "targets_of", lambda stack: [target_of(stack)])
     monkeypatch.setattr(fetch, "transfer", transfer)
     monkeypatch.chdir(tmp_path)
     return call

@@ -171,7 +171,7 @@ def cluster(job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     def build(code: int = 0, log: str = "", last: str = "") -> Api:
         api: Any = Api(job, code, log, last)
         target = Target("c", "n", "train-small", None, {}, "/data/runs/small")
-        monkeypatch.setattr(evaluate, "target_of", lambda stack: target)
+        monkeypatch.setattr(evaluate, "target_of", lambda *_: target)
         monkeypatch.setattr(evaluate, "transfer", transfer)
         monkeypatch.setattr(TrainingJob, "of", lambda *_: TrainingJob(api, api, "n", "train-small"))
         monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.05)

@@ -55,9 +55,9 @@ def test_questions_and_their_end_show_f1() -> None:
     assert "Validation loss 5.90 -> 1.50, F1 90.9, exact match 84.0 in 200 steps" in text.getvalue()
 
 
-def test_events_and_errors_are_shown_and_noise_is_not() -> None:
+def test_events_and_errors_are_shown_raw_and_noise_is_not() -> None:
     console, text = plain()
-    board = Board(console)
+    board = Board(console, raw=True)
     board.line("train-1", "event=round round=1 world_size=2 rank=0")
     board.line("train-1", "some library says hello")
     board.line("train-1", "RuntimeError: no memory")

@@ -71,7 +71,8 @@ class Terminal(io.StringIO):
 def test_log_lines_events_and_reasons_to_wait_in_follow(text: str, terminal: bool) -> None:
     for act in (
         lambda board: board.line("pod 0", f"RuntimeError: {text}"),
-        lambda board: board.line(text, f"event=round reason='{text}'"),
+        lambda board: board.line("pod 0", f"event=checkpoint_failed reason='{text}'"),
+        lambda board: board.line(text, f"event=else reason='{text}'"),
         lambda board: board.look(f"ErrImagePull: {text}"),
     ):
         shown = io.StringIO()
@@ -116,7 +117,7 @@ def test_a_log_that_is_printed_as_it_comes(
     stream = lambda **_: [raw[at : at + size] for at in range(0, len(raw), size)]  # noqa: E731
     core = SimpleNamespace(read_namespaced_pod_log=lambda *_, **__: SimpleNamespace(stream=stream))
     found: Any = SimpleNamespace(core=core, read=lambda: ({}, [pod(0)]), log_end=lambda _: "")
-    monkeypatch.setattr(logs, "target_of", lambda _: TARGET)
+    monkeypatch.setattr(logs, "target_of", lambda *_: TARGET)
     monkeypatch.setattr(logs.TrainingJob, "of", lambda *_: found)
     logs.logs("local")
     shown = capsys.readouterr().out
@@ -152,10 +153,10 @@ def test_errors_of_every_command(
 ) -> None:
     for error in (CommandError(text), FileNotFoundError(2, "No such file", text), ConnectionError(text)):
 
-        def fail(_: str, error: Exception = error) -> None:
+        def fail(_: str, __: str, error: Exception = error) -> None:
             raise error
 
-        monkeypatch.setattr("cli.status.target_of", fail)
+        monkeypatch.setattr("cli.status.chosen", fail)
         assert main(["status", "--stack", "local"]) == 1
         assert clean(capsys.readouterr().err.replace("\\x", "").replace("\\u", ""))
 

@@ -79,7 +79,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     monkeypatch.setattr(target.subprocess, "Popen", Ran)
     monkeypatch.setattr(lifecycle, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(lifecycle, "LATE", 0.2)
-    monkeypatch.setattr(lifecycle, "target_of", lambda _: Target("c", "n", "train", None, {}))
+    monkeypatch.setattr(lifecycle, "chosen", lambda *_: [Target("c", "n", "train", None, {})])
     return ran
 
 

@@ -60,9 +60,10 @@ def test_the_list_needs_no_slow_package() -> None:
 OF_A_STACK = {
     **dict.fromkeys(("doctor", "cost", "prove", "up"), ()),
     **dict.fromkeys(("dev snapshot", "dev policy", "dev graph", "dev docker-login"), ()),
-    **dict.fromkeys(("follow", "status", "logs", "stop", "resume", "board", "fetch"), ()),
+    **dict.fromkeys(("follow", "status", "logs", "stop", "resume", "board", "fetch", "runs", "compare"), ()),
+    **dict.fromkeys(("sample", "chat", "export", "push"), ()),
+    **dict.fromkeys(("upload", "rm", "ls", "du"), ("here",)),
     "down": ("--yes",),
-    "upload": ("here",),
     "evaluate": ("--tasks", "x"),
 }
 FILES = ("doctor", "cost", "prove", "up", "dev snapshot", "dev policy", "dev graph", "dev docker-login")
@@ -88,7 +89,7 @@ def asked_of(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *mor
     """The stacks that a command asks for, whose file or state is not there."""
     asked: list[str] = []
 
-    def note(stack: str) -> str:
+    def note(stack: str, *_: str) -> str:
         asked.append(stack)
         raise CommandError("asked")
 
@@ -99,7 +100,8 @@ def asked_of(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *mor
         monkeypatch.setattr("cli.target.known", note)
     else:
         module = COMMANDS[command][0].partition(":")[0]
-        monkeypatch.setattr(f"{module}.{'is_local' if command == 'down' else 'target_of'}", note)
+        for name in ("is_local",) if command == "down" else ("target_of", "targets_of", "chosen"):
+            monkeypatch.setattr(f"{module}.{name}", note, raising=False)
     assert main([*command.split(), *OF_A_STACK[command], *more]) == 1
     return asked
 
@@ -117,7 +119,7 @@ def test_a_stack_is_named_in_one_way(
     assert asked_of(command, monkeypatch, tmp_path, *given) == ["gone"]
 
 
-@pytest.mark.parametrize("command", sorted({*OF_A_STACK} - {"upload"}))
+@pytest.mark.parametrize("command", sorted({*OF_A_STACK} - {"upload", "rm", "ls", "du"}))
 def test_no_command_takes_a_stack_as_an_argument(
     command: str, pulumi: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

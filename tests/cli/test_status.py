@@ -6,17 +6,20 @@ import io
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kubernetes.client.exceptions import ApiException
 from rich.console import Console
 
 from cli import CommandError
-from cli.cluster import INDEX, moment
+from cli.__main__ import main
+from cli.cluster import INDEX, TrainingJob, moment
 from cli.logs import choose
 from cli.state import state
 from cli.status import screen, status_file
-from cli.target import Target
+from cli.target import Target, node_price
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 TARGET = Target("trainyard-local", "trainyard", "train-small-1", None, {})
@@ -196,3 +199,104 @@ def test_logs_are_those_of_rank_zero_of_the_newest_round() -> None:
         choose(pods, 7, logs.__getitem__)
     with pytest.raises(CommandError, match="no pod has started yet"):
         choose([], None, logs.__getitem__)
+
+
+class Api:
+    """The API server's answers about two trainings and their nodes."""
+
+    def __init__(self, nodes: Any) -> None:
+        self.nodes = nodes
+
+    def read_namespaced_job(self, name: str, *_: Any, **__: Any) -> Any:
+        if name == "train-gone":
+            raise ApiException(status=404, reason="Not Found")
+        return SimpleNamespace(data=json.dumps(job() if name == "train-a" else job(active=0)))
+
+    def list_namespaced_pod(self, *_: Any, label_selector: str, **__: Any) -> Any:
+        waiting = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu"}
+        pods = [pod(0), pod(1)] if label_selector.endswith("train-a") else [pod(2, "Pending", conditions=[waiting])]
+        pods[-1]["status"]["containerStatuses"] = pods[-1]["status"]["containerStatuses"] if pods[1:] else None
+        return SimpleNamespace(data=json.dumps({"items": pods}))
+
+    def read_namespaced_pod_log(self, name: str, *_: Any, **__: Any) -> Any:
+        text = lines("event=round round=3 world_size=2 rank=0", STEP) if "-0-" in name else ""
+        return SimpleNamespace(data=text.encode())
+
+    def list_node(self, *_: Any, **__: Any) -> Any:
+        if self.nodes is None:
+            raise ApiException(status=403, reason="Forbidden")
+        return SimpleNamespace(data=json.dumps({"items": self.nodes}))
+
+    def read_node(self, *_: Any, **__: Any) -> Any:
+        raise ApiException(status=403, reason="Forbidden")
+
+
+def node(name: str, **labels: str) -> dict[str, Any]:
+    labels = {key.replace("__", "/"): value for key, value in labels.items()}
+    return {"metadata": {"name": name, "labels": {"node.kubernetes.io/instance-type": "g4dn.xlarge", **labels}}}
+
+
+@pytest.fixture
+def several(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """`trainyard status` of a stack with these trainings: exit code, output and error."""
+
+    def call(names: str, *arguments: str, nodes: Any = ()) -> tuple[int, str, str]:
+        targets = [Target("c", "n", f"train-{name}", None, {}, training=name) for name in names.split()]
+        api: Any = Api(nodes)
+        monkeypatch.setattr("cli.status.chosen", lambda *_: targets)
+        monkeypatch.setattr("cli.status.node_price", lambda _: 2.0)
+        monkeypatch.setattr(TrainingJob, "of", lambda target, _: TrainingJob(api, api, "n", target.job))
+        capsys.readouterr()
+        code = main(["status", "--stack", "s", *arguments])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_all_trainings_of_a_stack_are_a_table(several: Any) -> None:
+    nodes = [node("node-0"), node("node-1", **{"eks.amazonaws.com__capacityType": "SPOT"})]
+    code, said, _ = several("a b gone", nodes=nodes)
+    assert code == 0
+    rows = [line.split() for line in said.splitlines()]
+    assert rows[2][:5] == ["a", "Running", "120/500", "3.210", "2/3"]
+    assert {"g4dn.xlarge", "spot"} <= {word.strip(",") for word in rows[2]}
+    assert any(word.startswith("$") for word in rows[2]), "cost so far"
+    assert rows[3][:3] == ["b", "Waiting", "0/3"]
+    assert rows[4][:2] == ["gone", "Gone"]
+    assert "b: Waiting for a node: 0/1 nodes: Insufficient cpu; lower workers.cpu or workers.count" in said
+    assert "gone: Gone (Job n/train-gone is gone; " in said
+
+
+def test_status_as_json(several: Any) -> None:
+    for names in ("a", "a b"):
+        code, said, _ = several(names, "--json", nodes=None)
+        found = json.loads(said)
+        assert code == 0
+        assert [each["training"] for each in found] == names.split()
+        assert found[0]["figures"]["step"] == 120
+        assert found[0]["told"]["step"] == "2026-11-21T12:21:01+00:00"
+        assert found[0]["pods"][1]["node"] == "node-1"
+        assert found[0]["nodes"] == {}, "nobody may read nodes here"
+
+
+def test_a_watched_status_is_drawn_again_until_it_is_interrupted(several: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("cli.status.time.sleep", sleep)
+    code, said, _ = several("a b", "--watch")
+    assert (code, len(looks)) == (0, 3)
+    assert "120/500" in said
+    assert several("a b", "--watch", "--json")[0] == 2
+
+
+def test_the_price_of_a_node_is_that_of_the_stacks_list() -> None:
+    price = node_price("aws-g4dn")
+    assert price is not None
+    assert 0.1 < price < 5
+    assert node_price("local") is None
+    assert node_price("no-such-stack") is None

@@ -79,6 +79,9 @@ class Seen(Bar):
     def waiting(self, reason: str) -> None:
         pass
 
+    def pause(self) -> None:
+        pass
+
     def advance(self, size: int) -> None:
         self.done += size
 

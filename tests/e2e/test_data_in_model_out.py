@@ -151,7 +151,7 @@ def test_a_run_can_go_to_another_place_and_train_on(stack: Stack, tmp_path: Path
     succeed(stack, "upload", str(tmp_path / "run"), "--to", f"runs/{NAME}-moved")
     stack.write(job={"name": f"{NAME}-moved"}, training={"steps": 6})
     stack.up()
-    assert "event=resume" in succeed(stack, "follow")
+    assert "resuming from step" in succeed(stack, "follow")
     moved = [json.loads(line) for line in (paths.STORAGE / "runs" / f"{NAME}-moved" / "metrics.jsonl").open()]
     assert max(line["step"] for line in moved) == 6
 

@@ -257,5 +257,5 @@ def test_the_outputs_are_what_a_person_needs_next() -> None:
     )
     assert outputs["context"] == "trainyard-aws-g4dn"
     assert outputs["storageAddress"].endswith(".efs.us-east-2.amazonaws.com:/trainyard")
-    for command in ("watchCommand", "logsCommand", "tensorboardCommand", "sampleCommand"):
+    for command in ("watchCommand", "logsCommand", "tensorboardCommand"):
         assert "--context trainyard-aws-g4dn " in outputs[command]

@@ -289,7 +289,7 @@ def test_the_commands_use_the_kubeconfig_of_the_stack(tmp_path: Path, monkeypatc
         "local", {"cluster": {"kind": "existing", "context": "trainyard-local", "kubeconfig": "~/my clusters"}}
     )
     assert stack.outputs["kubeconfig"] == str(file)
-    for command in ("watchCommand", "logsCommand", "tensorboardCommand", "sampleCommand"):
+    for command in ("watchCommand", "logsCommand", "tensorboardCommand"):
         assert shlex.split(stack.outputs[command])[:5] == [
             "kubectl",
             "--kubeconfig",

@@ -26,18 +26,14 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from trainer.checkpoint.format import list_checkpoints, run_of
 from trainer.config.schema import stored
-from trainer.contract import DONE, METRICS, STATUS
+from trainer.contract import COMPILING_SECONDS, DONE, METRICS, STALE_SECONDS, STATUS
 from trainer.errors import UserError
 from trainer.export import evaluations
 from trainer.files import read_record, read_text
 
-STALE_SECONDS = 120
-"""A run whose status is older and that is not done was interrupted: status.json is written at each log step."""
-COMPILING_SECONDS = 900
-"""The same before the first step: nothing is logged while the model is compiled."""
-
-
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+FURTHER = "#c4c4c4"
+"""Of runs beyond these colours, which `trainyard compare` gives in their ranking: a thin line behind the others."""
 PARTS = {
     "compute_seconds": ("compute", "#2f4b66"),
     "communication_seconds": ("communication", "#6f93b3"),
@@ -143,7 +139,14 @@ def _resolved(path: Path) -> dict[str, Any]:
 
 
 def colour(number: int) -> str:
-    return COLOURS[number % len(COLOURS)]
+    return COLOURS[number] if number < len(COLOURS) else FURTHER
+
+
+def _line(number: int, width: float) -> dict[str, Any]:
+    """How a run's line is drawn."""
+    if number >= len(COLOURS):
+        return {"color": FURTHER, "lw": 0.8, "zorder": 1}
+    return {"color": colour(number), "lw": width}
 
 
 def draw(runs: list[Run]) -> dict[str, bytes]:
@@ -183,8 +186,10 @@ def _curves(runs: list[Run], title: str, unit: str, plot: Any) -> bytes:
 
 
 def _legend(runs: list[Run], losses: bool) -> list[Line2D]:
-    handles = [Line2D([], [], color=colour(n), lw=2, label=shortened(run.name)) for n, run in enumerate(runs)]
-    handles = handles if len(runs) > 1 else []
+    names = list(enumerate(runs))[: len(COLOURS)] if len(runs) > 1 else []
+    handles = [Line2D([], [], color=colour(n), lw=2, label=shortened(run.name)) for n, run in names]
+    if (further := len(runs) - len(COLOURS)) > 0:
+        handles.append(Line2D([], [], color=FURTHER, lw=0.8, label=f"{further} more"))
     if losses:
         handles.append(Line2D([], [], color="#666666", lw=1.6, label="training"))
         handles.append(
@@ -198,9 +203,9 @@ def shortened(name: str) -> str:
 
 
 def _columns(handles: list[Line2D]) -> int:
-    """Columns of the legend: no row is wider than the picture, about 100 characters at this size."""
+    """Columns of the legend: no row is wider than the picture, about 90 characters at this size."""
     longest = max((len(str(handle.get_label())) for handle in handles), default=1)
-    return max(1, min(len(handles), 100 // (longest + 8)))
+    return max(1, min(len(handles), 90 // (longest + 8)))
 
 
 def _leave_out_the_fall(axes: Any, runs: list[Run], factors: list[int]) -> None:
@@ -236,8 +241,11 @@ def _horizontal(runs: list[Run]) -> tuple[list[int], str]:
 def _loss(axes: Any, run: Run, factor: int, number: int) -> None:
     steps, values = run.series("loss")
     places = [step * factor for step in steps]
-    shade = colour(number)
     smooth = _smoothed(values)
+    if number >= len(COLOURS):
+        axes.plot(places, smooth, **_line(number, 0.8))
+        return
+    shade = colour(number)
     if len(values) > FEW_POINTS:
         axes.plot(places, values, color=shade, lw=0.8, alpha=0.25)
     axes.plot(places, smooth, color=shade, lw=1.8, **_marked(values))
@@ -257,13 +265,13 @@ def _smoothed(values: list[float]) -> list[float]:
 
 def _learning_rate(axes: Any, run: Run, factor: int, number: int) -> None:
     steps, values = run.series("learning_rate")
-    axes.plot([s * factor for s in steps], values, color=colour(number), lw=1.8, **_marked(values))
+    axes.plot([s * factor for s in steps], values, **_line(number, 1.8), **_marked(values))
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
 
 
 def _throughput(axes: Any, run: Run, factor: int, number: int) -> None:
     steps, values = run.series("tokens_per_second")
-    axes.plot([s * factor for s in steps], values, color=colour(number), lw=1.6, **_marked(values))
+    axes.plot([s * factor for s in steps], values, **_line(number, 1.6), **_marked(values))
     # Limits that were set once no longer adapt to later runs.
     axes.set_ylim(0, max([axes.get_ylim()[1] if number else 0, *(1.05 * value for value in values)]) or 1)
     axes.yaxis.set_major_formatter(FuncFormatter(_short))

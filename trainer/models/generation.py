@@ -1,5 +1,6 @@
 """Text from a causal language model."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,10 +35,37 @@ def ends(model: Any) -> list[Any]:
     return end if isinstance(end, list) else [end]
 
 
+class _Heard:
+    """What transformers tells of a generation: the prompt, then each token."""
+
+    def __init__(self, told: Callable[[int], None]) -> None:
+        self._told, self._begun = told, False
+
+    def put(self, ids: torch.Tensor) -> None:
+        if self._begun:
+            self._told(int(ids))
+        self._begun = True
+
+    def end(self) -> None:
+        pass
+
+
 def continued(
-    model: Any, ids: list[int], tokens: int, *, seed: int, temperature: float, top_k: int, top_p: float, count: int
+    model: Any,
+    ids: list[int],
+    tokens: int,
+    *,
+    seed: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    count: int = 1,
+    told: Callable[[int], None] | None = None,
 ) -> list[list[int]]:
-    """Generate as `continuations` does, on token ids; each row begins with the prompt, cut to fit."""
+    """Generate as `continuations` does, on token ids; each row begins with the prompt, cut to fit.
+
+    `told` hears each token of a single row as it is drawn.
+    """
     positions = networks.positions(model.config)
     if positions is not None:
         ids = ids[-(positions - 1) :]
@@ -61,6 +89,7 @@ def continued(
             use_cache=True,
             pad_token_id=ends(model)[0],
             num_return_sequences=count,
+            streamer=_Heard(told) if told else None,
             **chosen,
         )
     model.train(training)

@@ -228,3 +228,15 @@ def test_no_table_scrolls_sideways(names: tuple[str, ...], tmp_path: Path) -> No
     found = re.search(r"<title>([\d ]+)</title>", shown)
     assert found is not None
     assert set(found[1].split()) == {"0"}, found[1]
+
+
+def test_a_sweep_shows_the_first_runs_in_colour_and_a_row_of_settings_for_each(tmp_path: Path) -> None:
+    runs = [make(tmp_path / f"lr-{number}", 20, done=True, learning_rate=number / 1000) for number in range(1, 10)]
+    assert report.main([*map(str, runs), "--output", str(tmp_path / "report")]) == 0
+    cells = rows((tmp_path / "report" / "index.html").read_text())
+    assert ["run", "optimizer.learning_rate"] in cells
+    assert ["lr-9", "0.009"] in cells
+    colours = [plots.colour(number) for number in range(9)]
+    assert len(set(colours)) == len(plots.COLOURS) + 1, "no two of the best look alike"
+    names = [str(handle.get_label()) for handle in plots._legend(plots.read_runs(runs), losses=True)]
+    assert names == [*(f"lr-{number}" for number in range(1, 8)), "2 more", "training", "validation"]

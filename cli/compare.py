@@ -1,0 +1,140 @@
+"""Rank runs by validation loss, with the settings in which they differ.
+
+By default those of the stack's trainings. Where their tokenizers differ, a loss per token says nothing, and they are
+ranked by bits per byte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from cli import CommandError
+from cli.reach import SCRATCH, make_report, transfer
+from cli.runs import AsJson, Run, read
+from cli.target import Kubeconfig, RunningStack, Target, targets_of
+from cli.transfer import Volume, get
+from cli.volume import show
+from trainer.contract import MACHINE_SETTINGS
+from trainer.plain import plain
+from workloads.layout import run_folder
+
+TITLES = {"validation_loss": "validation loss", "bits_per_byte": "bits/byte"}
+NamedRuns = Annotated[
+    list[str] | None, typer.Option("--run", metavar="NAME", help="A run on the volume, in place; may be repeated.")
+]
+
+
+def compare(
+    stack: RunningStack = "",
+    kubeconfig: Kubeconfig = None,
+    run: NamedRuns = None,
+    everything: Annotated[bool, typer.Option("--all", help="All runs on the volume.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also bring a page with their curves over each other.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    targets = targets_of(stack)
+    with transfer(targets[0], kubeconfig) as (volume, pod, bar):
+        figure, ranked = ranking(chosen(volume, targets, run, everything))
+        begun = [each for each in ranked if "step" in each.figures]
+        if html and begun:
+            bar.waiting("making the report")
+            if problem := make_report(pod, *(run_folder(each.name) for each in begun)):
+                raise CommandError(f"--html: {problem}")
+            page = volume.find(f"{SCRATCH}/report").files
+            get(volume, f"{SCRATCH}/report", page, html, bar)
+    names = {PurePosixPath(target.run_directory or "").name: target.training for target in targets}
+    if as_json:
+        told = [
+            {"rank": rank, "training": names.get(each.name, ""), **each.as_json()} for rank, each in _numbered(ranked)
+        ]
+        print(json.dumps(told, indent=1, default=str))
+    else:
+        show(_table(figure, ranked, names))
+        for line in remarks(figure, ranked):
+            print(plain(line))
+    if html and begun:
+        print(f"curves: {html / 'index.html'}") if not as_json else None
+
+
+def chosen(volume: Volume, targets: list[Target], names: list[str] | None, everything: bool) -> list[Run]:
+    """The runs to compare. Raises CommandError for one that is not there."""
+    wanted = names or [PurePosixPath(target.run_directory or "").name for target in targets]
+    found = read(volume, {}, *([] if everything else wanted))
+    if names and not everything and (missing := sorted(set(names) - {run.name for run in found})):
+        raise CommandError(f"--run {missing[0]}: no such run; `trainyard runs` lists them all", code=2)
+    if not found:
+        raise CommandError("no run has begun yet; `trainyard status` says how far the trainings are")
+    return found
+
+
+def ranking(runs: Iterable[Run]) -> tuple[str, list[Run]]:
+    """By which figure, and the runs from the best; those that do not have it yet come last."""
+    runs = list(runs)
+    figure = "bits_per_byte" if len({run.tokenizer for run in runs if run.tokenizer}) > 1 else "validation_loss"
+    return figure, sorted(runs, key=lambda run: (figure not in run.figures, run.figures.get(figure, 0.0), run.name))
+
+
+def best(volume: Volume, targets: list[Target]) -> Run:
+    """The winner of a stack's trainings. Raises CommandError where none is validated yet."""
+    figure, ranked = ranking(chosen(volume, targets, None, everything=False))
+    if figure not in ranked[0].figures:
+        raise CommandError(f"--best: no training has a {TITLES[figure]} yet; `trainyard status` says how far they are")
+    return ranked[0]
+
+
+def differences(runs: list[Run]) -> list[str]:
+    """The settings in which runs differ, but for those of the machine."""
+    known = [run.settings for run in runs if run.settings]
+    keys = dict.fromkeys(key for settings in known for key in settings)
+    return [key for key in keys if key not in MACHINE_SETTINGS and len({str(each.get(key)) for each in known}) > 1]
+
+
+def remarks(figure: str, ranked: list[Run]) -> list[str]:
+    """What a person should know about the ranking."""
+    lines = []
+    if figure == "bits_per_byte":
+        lines.append("By bits per byte: their tokenizers differ, so their losses do not compare.")
+    if len({run.settings.get("data.directory") for run in ranked if run.settings}) > 1:
+        lines.append("Their data sets differ, and with them the text that they are validated on.")
+    if going := [run.name for run in ranked if run.state not in ("done", "failed")]:
+        lines.append(f"Not done: {', '.join(going)}.")
+    if len(ranked) == 1:
+        lines.append("One run compares with nothing; --all takes every run on the volume.")
+    return lines
+
+
+def _numbered(ranked: list[Run]) -> Iterable[tuple[int, Run]]:
+    return enumerate(ranked, 1)
+
+
+def _table(figure: str, ranked: list[Run], names: dict[str, str]) -> Table:
+    keys = differences(ranked)
+    lasts = [key.rpartition(".")[2] for key in keys]
+    short = {key: last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)}
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("", justify="right")
+    table.add_column("training" if any(names.get(run.name) for run in ranked) else "run", overflow="fold", min_width=12)
+    for column in (TITLES[figure], "step"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("differs in", overflow="fold")
+    for rank, run in _numbered(ranked):
+        known = f"{run.figures[figure]:.4f}" if figure in run.figures else ""
+        step = f"{run.figures['step']:,}" if "step" in run.figures else ""
+        own = [f"{short[key]} {_value(run.settings.get(key))}" for key in keys] if run.settings else []
+        texts = [Text(plain(text)) for text in (run.state, ", ".join(own))]
+        table.add_row(str(rank) if known else "", Text(plain(names.get(run.name) or run.name)), known, step, *texts)
+    return table
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value) if value not in (None, "") else "-"

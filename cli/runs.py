@@ -1,0 +1,162 @@
+"""List all runs on a stack's volume, with step, losses, state, size and age."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from cli import CommandError
+from cli.cluster import TrainingJob
+from cli.progress import age, figures
+from cli.reach import transfer
+from cli.target import Kubeconfig, RunningStack, targets_of
+from cli.transfer import Volume
+from cli.volume import ask, show, size, users
+from trainer.contract import COMPILING_SECONDS, STALE_SECONDS, checkpoint_step
+from trainer.plain import plain
+from workloads.layout import DATA, run_folder
+
+
+def _named(run: str | None) -> str | None:
+    """The name of a run. Raises CommandError for a path."""
+    if run in ("", ".", "..") or (run and "/" in run):
+        raise CommandError(f"--run {run}: give the name of a run, a folder in {run_folder('')}", code=2)
+    return run
+
+
+RunName = Annotated[
+    str | None, typer.Option("--run", metavar="NAME", callback=_named, help="Another run on the volume.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on the volume, as its folder tells of it; the volume may tell anything."""
+
+    name: str
+    state: str
+    figures: dict[str, Any]
+    """Those of cli.progress.figures."""
+    bytes: int
+    age: float | None
+    """Seconds since its figures were written, by the cluster's clock; None: nobody knows."""
+    checkpoint: int | None = None
+    """Step of the newest one."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """By dotted key, from the newest checkpoint."""
+    tokenizer: str = ""
+    """Digest of its file."""
+    weights: int = 0
+    """Bytes of the newest checkpoint's model."""
+
+    @property
+    def model(self) -> str:
+        named = (self.settings.get(f"model.{key}") for key in ("name", "preset", "config"))
+        return str(next(filter(None, named), "")).removeprefix(f"{DATA}/").removeprefix("models/")
+
+    def as_json(self) -> dict[str, Any]:
+        updated = None if self.age is None else datetime.fromtimestamp(datetime.now(UTC).timestamp() - self.age, UTC)
+        told = {"run": self.name, "model": self.model, "state": self.state, **self.figures}
+        told |= {"checkpoint": self.checkpoint, "bytes": self.bytes}
+        return {**told, "updated": updated and updated.isoformat(timespec="seconds"), "settings": self.settings}
+
+
+def runs(stack: RunningStack = "", kubeconfig: Kubeconfig = None, as_json: AsJson = False) -> None:
+    target = targets_of(stack)[0]
+    used = users(TrainingJob.of(target, kubeconfig))
+    with transfer(target, kubeconfig) as (volume, _, _):
+        found = read(volume, used)
+    if as_json:
+        print(json.dumps([run.as_json() for run in found], indent=1, default=str))
+    elif found:
+        show(_table(found))
+    else:
+        print(f"no run yet; the first training makes one in {run_folder('')}")
+
+
+def read(volume: Volume, used: Mapping[str, str] | None = None, *names: str) -> list[Run]:
+    """The runs of these names, or all, the newest figures first. Raises TransferError.
+
+    used: path -> who uses it (cli.volume.users): such a run waits where it does not train.
+    """
+    found = [run_of(told, used or {}) for told in ask(volume, "runs", DATA, *names)]
+    return sorted(found, key=lambda run: (math.inf if run.age is None else run.age, run.name))
+
+
+def run_of(told: dict[str, Any], used: Mapping[str, str]) -> Run:
+    """A run, of what the pod tells."""
+    status, done = (told.get(key) if isinstance(told.get(key), dict) else {} for key in ("status", "done"))
+    assert isinstance(status, dict)
+    known = figures({**status, **(done or {})})
+    now, updated = (figures({"updated": each}).get("updated") for each in (told.get("now"), known.pop("updated", None)))
+    age = None if now is None or updated is None else max(0.0, now - updated)
+    name = plain(told.get("run", ""))
+    return Run(
+        name,
+        "done" if done else _state(plain(status.get("state", "begun")), age, used.get(run_folder(name), "")),
+        known,
+        size(told),
+        age,
+        checkpoint_step(str(told.get("checkpoint"))),
+        settings(told.get("config")),
+        str(told.get("tokenizer") or ""),
+        size({"bytes": told.get("weights")}),
+    )
+
+
+def _state(state: str, age: float | None, user: str) -> str:
+    """A run's own word, while it is fresh; `user` is the Job that has not ended."""
+    patience = COMPILING_SECONDS if state in ("starting", "compiling") else STALE_SECONDS
+    if state == "failed" or (age is not None and age < patience):
+        return state
+    return ("stopped" if "stopped" in user else "waiting") if user else "interrupted"
+
+
+class _Plain(yaml.SafeLoader):
+    """Reads no alias, by which a small text becomes a huge value."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("an alias")
+        return super().compose_node(parent, index)
+
+
+def settings(text: Any) -> dict[str, Any]:
+    """The configuration of a checkpoint by dotted key; empty where it is none."""
+    try:
+        return dict(_flat(yaml.load(str(text or ""), _Plain)))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+
+
+def _flat(value: Any, start: str = "") -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [item for key, inner in value.items() for item in _flat(inner, f"{start}.{key}" if start else str(key))]
+    return [(start, value)] if start else []
+
+
+def _table(found: list[Run]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("run", overflow="fold")
+    table.add_column("model", overflow="fold")
+    table.add_column("state", no_wrap=True)
+    for column in ("step", "loss", "valid.", "size", "age"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for run in found:
+        losses = [f"{run.figures[key]:.3f}" if key in run.figures else "" for key in ("loss", "validation_loss")]
+        step = f"{run.figures['step']:,}" if "step" in run.figures else ""
+        old = "" if run.age is None else age(run.age)
+        names = (Text(plain(text)) for text in (run.name, run.model, run.state))
+        table.add_row(*names, step, *losses, decimal(run.bytes), old)
+    return table

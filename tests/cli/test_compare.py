@@ -1,0 +1,144 @@
+"""`trainyard compare` and `fetch --best`: which run is first, and in what they differ."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import compare, fetch, runs
+from cli.__main__ import main
+from cli.target import Target
+from tests.cli.volume import Seen, Wire, noise
+
+
+def a_run(
+    root: Path, name: str, loss: float | None, tokenizer: str = "t", state: str = "done", **settings: Any
+) -> None:
+    folder = root / "runs" / name
+    checkpoint = folder / "checkpoints" / "step-00000100"
+    checkpoint.mkdir(parents=True)
+    told = {"step": 100, "steps": 100, "state": state, "updated": time.time()}
+    told |= {} if loss is None else {"validation_loss": loss, "bits_per_byte": loss / (2 if tokenizer == "t" else 8)}
+    (folder / "status.json").write_text(json.dumps(told))
+    if state == "done":
+        (folder / "DONE").write_text(json.dumps(told))
+    rate, seed = settings.get("rate", 0.001), settings.get("seed", 1)
+    text = f"optimizer: {{learning_rate: {rate}}}\nrun: {{directory: /data/runs/{name}, seed: {seed}}}\n"
+    (checkpoint / "config.yaml").write_text(f"{text}data: {{directory: {settings.get('data', '/data/d')}}}\n")
+    (checkpoint / "manifest.json").write_text(json.dumps({"step": 100, "sha256": {"model/tokenizer.json": tokenizer}}))
+
+
+@pytest.fixture
+def call(
+    wire: Wire, volume_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
+    """A command of a stack with three trainings: its exit code, output and error."""
+
+    @contextmanager
+    def transfer(*_: Any) -> Iterator[Any]:
+        yield wire.volume, None, Seen()
+
+    def report(_: Any, *folders: str) -> None:
+        for each in folders:
+            noise(tmp_path / "made" / "report" / Path(each).name, 10)
+
+    targets = [
+        Target("c", "n", f"train-{name}", None, {}, f"{volume_folder}/runs/{name}-1a", training=name)
+        for name in ("first", "second", "third")
+    ]
+    for module in (compare, fetch):
+        monkeypatch.setattr(module, "transfer", transfer)
+        monkeypatch.setattr(module, "targets_of", lambda _: targets)
+        monkeypatch.setattr(module, "make_report", report)
+        monkeypatch.setattr(module, "SCRATCH", str(tmp_path / "made"))
+        monkeypatch.setattr(module, "run_folder", lambda name: f"{volume_folder}/runs/{name}")
+    monkeypatch.setattr(runs, "DATA", str(volume_folder))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, list[str], str]:
+        capsys.readouterr()
+        code = main(list(arguments))
+        shown = capsys.readouterr()
+        return code, shown.out.splitlines(), shown.err
+
+    return call
+
+
+def test_the_trainings_are_ranked_by_validation_loss_with_what_differs(call: Any, volume_folder: Path) -> None:
+    a_run(volume_folder, "first-1a", 3.5, rate=0.0003)
+    a_run(volume_folder, "second-1a", 3.25, rate=0.001, state="training")
+    a_run(volume_folder, "third-1a", None, rate=0.003, state="training")
+    a_run(volume_folder, "older", 1.0)
+    code, said, _ = call("compare")
+    assert code == 0
+    assert [line.split() for line in said[1:4]] == [
+        ["1", "second", "3.2500", "100", "training", "learning_rate", "0.001"],
+        ["2", "first", "3.5000", "100", "done", "learning_rate", "0.0003"],
+        ["third", "100", "training", "learning_rate", "0.003"],
+    ]
+    assert said[4:] == ["Not done: second-1a, third-1a."]
+    assert [line.split()[1] for line in call("compare", "--all")[1][1:4]] == ["older", "second", "first"]
+    assert [line.split()[1] for line in call("compare", "--run", "older", "--run", "first-1a")[1][1:3]] == [
+        "older",
+        "first",
+    ]
+    assert call("compare", "--run", "gone")[2] == "error: --run gone: no such run; `trainyard runs` lists them all\n"
+
+
+def test_runs_of_different_tokenizers_are_ranked_by_bits_per_byte(call: Any, volume_folder: Path) -> None:
+    a_run(volume_folder, "first-1a", 2.0, data="/data/datasets/small")
+    a_run(volume_folder, "second-1a", 4.0, tokenizer="large", data="/data/datasets/large")
+    _, said, _ = call("compare")
+    assert [line.split()[1:3] for line in said[1:3]] == [["second", "0.5000"], ["first", "1.0000"]]
+    assert said[3:] == [
+        "By bits per byte: their tokenizers differ, so their losses do not compare.",
+        "Their data sets differ, and with them the text that they are validated on.",
+    ]
+
+
+def test_two_keys_of_one_last_word_are_told_whole() -> None:
+    one, other = (runs.Run(name, "done", {}, 0, None, settings=s) for name, s in (("a", {}), ("b", {})))
+    one.settings.update({"evaluation.every": 1, "metrics.every": 1, "run.seed": 1, "run.directory": "/a"})
+    other.settings.update({"evaluation.every": 2, "metrics.every": 2, "run.seed": 2, "run.directory": "/b"})
+    assert compare.differences([one, other]) == ["evaluation.every", "metrics.every", "run.seed"]
+    shown = list(compare._table("validation_loss", [one, other], {}).columns[-1].cells)
+    assert str(shown[0]) == "evaluation.every 1, metrics.every 1, seed 1"
+
+
+def test_json_and_a_page_with_the_curves(call: Any, volume_folder: Path, tmp_path: Path) -> None:
+    a_run(volume_folder, "first-1a", 3.5)
+    a_run(volume_folder, "second-1a", 3.25, seed=2)
+    code, said, _ = call("compare", "--json", "--html", "page")
+    found = json.loads("\n".join(said))
+    assert code == 0
+    assert [(each["rank"], each["training"], each["run"]) for each in found] == [
+        (1, "second", "second-1a"),
+        (2, "first", "first-1a"),
+    ]
+    assert found[0]["settings"]["run.seed"] == 2
+    assert {path.name for path in (tmp_path / "page").iterdir()} == {"first-1a", "second-1a"}
+    assert call("compare", "--html", "page")[1][-1] == "curves: page/index.html"
+
+
+def test_the_winner_is_fetched(call: Any, volume_folder: Path, tmp_path: Path) -> None:
+    a_run(volume_folder, "first-1a", 3.5)
+    assert call("fetch", "--best", "--run", "first-1a")[0] == 2
+    a_run(volume_folder, "second-1a", 3.25, state="training")
+    a_run(volume_folder, "older", 1.0)
+    code, said, _ = call("fetch", "--best")
+    assert (code, said[0].rpartition(" in ")[2]) == (0, "runs/second-1a")
+    assert (tmp_path / "runs" / "second-1a" / "status.json").exists()
+
+
+def test_without_a_validated_training_there_is_no_winner(call: Any, volume_folder: Path) -> None:
+    assert "no run has begun yet" in call("compare")[2]
+    assert "no run has begun yet" in call("fetch", "--best")[2]
+    a_run(volume_folder, "first-1a", None, state="training")
+    assert "--best: no training has a validation loss yet" in call("fetch", "--best")[2]
+    assert call("compare")[1][-1] == "One run compares with nothing; --all takes every run on the volume."

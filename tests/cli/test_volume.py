@@ -1,0 +1,348 @@
+"""`trainyard runs`, `ls`, `du` and `rm`: the pod's program on a folder, and what a person sees of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cli import runs, volume, volume_survey
+from cli.__main__ import main
+from cli.cluster import STOPPED, TrainingJob
+from cli.target import Target
+from tests.cli.volume import BESIDE, Seen, Wire, noise, tree
+
+CONFIG = "model: {preset: small, name: ''}\noptimizer: {learning_rate: 0.0006}\n"
+
+
+def a_run(root: Path, name: str, age: float = 0.0, **status: Any) -> Path:
+    """A run with a checkpoint, whose status was written `age` seconds ago."""
+    folder = root / "runs" / name
+    checkpoint = folder / "checkpoints" / "step-00000100"
+    noise(checkpoint / "model" / "model.safetensors", 400_000)
+    (checkpoint / "config.yaml").write_text(CONFIG)
+    (checkpoint / "manifest.json").write_text(json.dumps({"step": 100, "sha256": {"model/tokenizer.json": "t"}}))
+    told = {"state": "training", "step": 120, "steps": 500, "loss": 3.25, "validation_loss": 3.5}
+    (folder / "status.json").write_text(json.dumps({**told, "updated": time.time() - age, **status}))
+    return folder
+
+
+def a_job(name: str, *arguments: str, kind: str = "", component: str = "trainer", stopped: str = "") -> dict[str, Any]:
+    labels = {"app.kubernetes.io/component": component}
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"args": list(arguments)}]}}
+    conditions = [{"type": kind, "status": "True"}] if kind else []
+    metadata = {"name": name, "annotations": {STOPPED: stopped} if stopped else {}}
+    return {"metadata": metadata, "spec": {"template": pod}, "status": {"conditions": conditions}}
+
+
+@pytest.fixture
+def jobs() -> list[dict[str, Any]]:
+    """The Jobs of the stack's namespace."""
+    return []
+
+
+@pytest.fixture
+def call(
+    wire: Wire,
+    volume_folder: Path,
+    jobs: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Any:
+    """A command on the volume here: its exit code, output and error."""
+
+    @contextmanager
+    def transfer(*_: Any) -> Iterator[Any]:
+        yield wire.volume, None, Seen()
+
+    api: Any = SimpleNamespace(
+        list_namespaced_job=lambda *_, **__: SimpleNamespace(data=json.dumps({"items": jobs})), api_client=None
+    )
+    for module in (volume, runs):
+        monkeypatch.setattr(module, "DATA", str(volume_folder))
+        monkeypatch.setattr(module, "transfer", transfer)
+        monkeypatch.setattr(module, "targets_of", lambda *_: [Target("c", "n", "train", None, {})])
+    monkeypatch.setattr(runs, "run_folder", lambda name: f"{volume_folder}/runs/{name}")
+    monkeypatch.setattr(TrainingJob, "of", lambda *_: TrainingJob(api, api, "n", "train"))
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(list(arguments))
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_all_runs_are_listed_with_the_newest_first(call: Any, volume_folder: Path, jobs: list[Any]) -> None:
+    a_run(volume_folder, "trains")
+    a_run(volume_folder, "interrupted", age=7200)
+    a_run(volume_folder, "waits", age=3600)
+    a_run(volume_folder, "failed", age=200, state="failed")
+    done = a_run(volume_folder, "done", age=90000, state="done", step=500)
+    (done / "DONE").write_text(json.dumps({"step": 500, "validation_loss": 2.75, "sample": "text"}))
+    (volume_folder / "runs" / "begun").mkdir()
+    (volume_folder / "runs" / ".removed-x").mkdir()
+    (volume_folder / "runs" / "link").symlink_to(done)
+    jobs.append(a_job("train", f"run.directory={volume_folder}/runs/waits"))
+    code, said, _ = call("runs")
+    rows = [line.split() for line in said.splitlines()]
+    assert code == 0
+    assert [row[0] for row in rows] == ["run", "trains", "failed", "waits", "interrupted", "done", "begun"]
+    assert rows[1][:8] == ["trains", "small", "training", "120", "3.250", "3.500", "413.7", "kB"]
+    assert rows[1][9:] == ["s"]
+    assert [row[2] for row in rows[1:6]] == ["training", "failed", "waiting", "interrupted", "done"]
+    assert rows[5][3:6] == ["500", "3.250", "2.750"]
+    assert rows[5][-2:] == ["1", "d"]
+
+
+def test_runs_as_json_have_their_settings(call: Any, volume_folder: Path) -> None:
+    a_run(volume_folder, "one")
+    code, said, _ = call("runs", "--json")
+    (found,) = json.loads(said)
+    assert code == 0
+    assert (found["run"], found["state"], found["step"], found["checkpoint"]) == ("one", "training", 120, 100)
+    assert found["settings"]["optimizer.learning_rate"] == 0.0006
+    assert found["updated"].endswith("+00:00")
+
+
+def test_without_a_run_it_says_so(call: Any) -> None:
+    assert call("runs")[1].startswith("no run yet; ")
+    assert call("runs", "--json")[1] == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "planted", ["{" * 100_000, "[1]", '{"step": "\x1b[31m", "loss": 1e400, "state": {"a": 1}}', "", '{"updated": "x"}']
+)
+def test_a_run_that_somebody_else_wrote_is_listed_all_the_same(planted: str, call: Any, volume_folder: Path) -> None:
+    folder = a_run(volume_folder, "odd")
+    config = folder / "checkpoints" / "step-00000100" / "config.yaml"
+    bomb = "a: &a [1, 1]\n" + "".join(
+        f"{c}: &{c} [*{p}, *{p}]\n" for p, c in zip("abcdefghijkl", "bcdefghijklm", strict=True)
+    )
+    for config_text in (bomb, "{" * 5000, "x: !!python/object:os.system {}", "- 1", "a: " + "[" * 5000):
+        (folder / "status.json").write_text(planted)
+        config.write_text(config_text)
+        code, said, _ = call("runs")
+        assert (code, said.splitlines()[1].split()[0]) == (0, "odd")
+        assert "\x1b" not in said
+
+
+def test_no_link_is_followed_and_no_fifo_is_opened(call: Any, volume_folder: Path, tmp_path: Path) -> None:
+    secret = noise(tmp_path / "elsewhere" / "status.json", 10)
+    secret.write_text('{"state": "secret"}')
+    folder = a_run(volume_folder, "odd")
+    (folder / "status.json").unlink()
+    (folder / "status.json").symlink_to(secret)
+    os.mkfifo(folder / "DONE")
+    assert "secret" not in call("runs")[1]
+    (volume_folder / "texts").symlink_to(secret.parent)
+    assert "texts  (link)" in call("ls")[1]
+    assert call("ls", "texts/status.json")[0] == 1
+    assert call("rm", "texts", "--yes")[0] == 0
+    assert secret.exists()
+
+
+def test_a_folder_is_listed_and_the_largest_is_first_in_du(call: Any, volume_folder: Path) -> None:
+    noise(volume_folder / "b" / "deep" / "text", 3_000_000)
+    noise(volume_folder / "a.txt", 1000)
+    noise(volume_folder / ".incomplete-1" / "part", 5_000_000)
+    names = [line.split()[0] for line in call("ls")[1].splitlines()]
+    assert names == ["name", "a.txt", "b/"]
+    said = call("du")[1].splitlines()
+    assert [line.split()[0] for line in said[:-1]] == ["name", ".incomplete-1/", "b/", "a.txt"]
+    assert said[2].split()[1:4] == ["3.0", "MB", "1"]
+    assert said[-1].startswith(f"8.0 MB in {volume_folder}; ")
+    assert said[-1].endswith(" are free")
+    assert call("ls", "b/deep")[1].splitlines()[1].split()[0] == "text"
+    assert call("ls", "b/deep/text")[1].splitlines()[1].split()[0] == "text"
+    assert call("ls", f"{volume_folder}/b")[0] == 0
+    assert (
+        call("ls", "nothing")[2]
+        == f"error: {volume_folder}/nothing: is not on the volume; `trainyard ls` lists what is\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["ls", "du", "rm"])
+@pytest.mark.parametrize("path", ["..", "runs/../..", "/etc", "/datas", "a/../../b", "//data"])
+def test_a_path_out_of_the_volume_is_refused_before_a_pod_is_made(
+    command: str, path: str, call: Any, wire: Wire
+) -> None:
+    code, _, said = call(command, path)
+    assert (code, wire.connections) == (2, 0)
+    assert said.startswith(f"error: {path}: leads out of ")
+    assert said.count("\n") == 1
+
+
+def test_what_is_removed_is_gone_and_nothing_else(call: Any, volume_folder: Path) -> None:
+    a_run(volume_folder, "old", age=1000)
+    a_run(volume_folder, "kept", age=1000)
+    noise(volume_folder / "texts" / "a", 10)
+    kept = tree(volume_folder / "runs" / "kept")
+    code, said, _ = call("rm", "runs/old", f"{volume_folder}/texts/", "--yes")
+    assert code == 0
+    assert "removed " in said
+    assert {name.split("/")[1] for name in tree(volume_folder)} == {"kept"}
+    assert tree(volume_folder / "runs" / "kept") == kept
+    assert list((volume_folder / "runs").iterdir()) == [volume_folder / "runs" / "kept"]
+
+
+@pytest.mark.parametrize("root", ["", ".", "/", "runs", "runs/", "datasets", "models"])
+def test_the_roots_are_refused(root: str, call: Any, volume_folder: Path, wire: Wire) -> None:
+    a_run(volume_folder, "old", age=1000)
+    before = tree(volume_folder)
+    code, _, said = call("rm", str(volume_folder) if root == "/" else root, "--yes")
+    assert (code, tree(volume_folder), wire.connections) == (2, before, 0)
+    assert "holds everybody's files; name what is to go, as in runs/NAME" in said
+
+
+def test_where_nobody_can_be_asked_nothing_goes(
+    call: Any, volume_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_run(volume_folder, "old", age=1000)
+    before = tree(volume_folder)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False))
+    code, said, error = call("rm", "runs/old")
+    assert code == 2
+    assert "runs/old/" in said
+    assert error.endswith("There is no terminal to ask; nothing was removed. To do it: --yes\n")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(volume.typer, "confirm", lambda question: "Remove 413.7 kB for good?" not in question)
+    assert call("rm", "runs/old")[2] == "error: nothing was removed\n"
+    assert tree(volume_folder) == before
+    monkeypatch.setattr(volume.typer, "confirm", lambda question: True)
+    assert call("rm", "runs/old")[0] == 0
+
+
+@pytest.mark.parametrize("path", ["runs/new", "runs/new/checkpoints", "runs/new/status.json"])
+@pytest.mark.parametrize(("state", "age"), [("training", 5), ("compiling", 500)])
+def test_a_run_that_trains_is_never_removed(path: str, state: str, age: int, call: Any, volume_folder: Path) -> None:
+    """Also by a training of another namespace, of which this stack knows no Job."""
+    a_run(volume_folder, "new", age=age, state=state)
+    a_run(volume_folder, "old", age=1000)
+    before = tree(volume_folder)
+    code, _, said = call("rm", "runs/old", path, "--yes")
+    assert code == 1
+    assert f"{path}: a training writes to this run, or did so minutes ago" in said
+    assert tree(volume_folder) == before, "not even the other one went"
+    a_run_that_ended = volume_folder / "runs" / "new" / "DONE"
+    a_run_that_ended.write_text('{"step": 500}')
+    assert call("rm", path, "--yes")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("job", "path", "used"),
+    [
+        (a_job("train", "run.directory=D/runs/r", "data.directory=D/datasets/d"), "runs/r", "Job train uses "),
+        (a_job("train", "run.directory=D/runs/r", "data.directory=D/datasets/d"), "datasets/d", "Job train uses "),
+        (a_job("train", "model.name=D/mine/base"), "mine", "Job train uses "),
+        (a_job("train", "run.directory=D/runs/r", stopped="2026"), "runs/r/checkpoints", "Job train, stopped, uses "),
+        (a_job("train", "run.directory=D/runs/r", kind="Suspended"), "runs/r", "Job train uses "),
+        (a_job("train", "run.directory=D/runs/r", kind="Failed"), "runs/r", ""),
+        (a_job("train", "run.directory=D/runs/r", kind="Complete"), "runs/r", ""),
+        (a_job("train", "run.directory=D/runs/r-2"), "runs/r", ""),
+        (
+            a_job("dataset", "--input", "D/texts", "--output", "D/datasets/d", component="dataset"),
+            "texts",
+            "Job dataset",
+        ),
+        (
+            a_job("dataset", "--input", "D/texts", "--output", "D/datasets/d", component="dataset", kind="Complete"),
+            "datasets/d",
+            "Job dataset",
+        ),
+        (
+            a_job("dataset", "--input", "D/texts", "--output", "D/datasets/d", component="dataset", kind="Complete"),
+            "texts",
+            "",
+        ),
+    ],
+)
+def test_what_a_job_still_needs_is_never_removed(
+    job: dict[str, Any], path: str, used: str, call: Any, volume_folder: Path, jobs: list[Any], wire: Wire
+) -> None:
+    jobs.append(json.loads(json.dumps(job).replace("D/", f"{volume_folder}/")))
+    noise(volume_folder / path / "file", 10)
+    before = tree(volume_folder)
+    code, _, said = call("rm", path, "--yes")
+    if used:
+        assert (code, tree(volume_folder), wire.connections) == (1, before, 0)
+        assert f"error: {path}: {used}" in said
+        assert "nothing was removed" in said
+    else:
+        assert (code, tree(volume_folder)) == (0, {})
+
+
+def test_what_an_interrupted_removal_leaves_does_not_look_like_a_run(volume_folder: Path) -> None:
+    a_run(volume_folder, "old", age=1000)
+    program = "import os, signal, cli.volume_program as p, cli.volume_survey as s\n"
+    program += "p.remove = lambda name, folder: os.stat(name, dir_fd=folder) and os.kill(os.getpid(), signal.SIGKILL)\n"
+    program += f"list(s.remove({str(volume_folder)!r}, 'runs/old'))"
+    subprocess.run([sys.executable, "-c", program], check=False)
+    assert [path.name for path in (volume_folder / "runs").iterdir()] == [".removed-old"]
+    assert list(volume_survey.runs(str(volume_folder))) == []
+    a_run(volume_folder, "old", age=1000)
+    assert [each["name"] for each in volume_survey.remove(str(volume_folder), "runs/old")] == ["runs/old"]
+    assert list((volume_folder / "runs").iterdir()) == [], "nor what was left before"
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc", "a/../../x", "", ".", "a//b", "runs/./x"])
+def test_the_program_itself_refuses_a_path_out_of_the_volume(name: str, volume_folder: Path) -> None:
+    noise(volume_folder.parent / "x" / "file", 10)
+    with pytest.raises(volume_survey.program.RefusedError, match="give a path below"):
+        list(volume_survey.remove(str(volume_folder), name))
+    assert (volume_folder.parent / "x" / "file").exists()
+
+
+def test_a_link_in_the_place_of_a_folder_leads_nowhere(volume_folder: Path) -> None:
+    victim = noise(volume_folder.parent / "victim" / "mine", 10)
+    (volume_folder / "link").symlink_to(victim.parent)
+    with pytest.raises(volume_survey.program.RefusedError, match="link there is a link or a file"):
+        list(volume_survey.remove(str(volume_folder), "link/mine"))
+    assert victim.exists()
+
+
+def test_an_adapters_base_counts_as_weights(volume_folder: Path) -> None:
+    folder = a_run(volume_folder, "tuned")
+    model = folder / "checkpoints" / "step-00000100" / "model"
+    (model / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    noise(volume_folder / "models" / "org" / "base" / "model.safetensors", 50_000)
+    (found,) = volume_survey.runs(str(volume_folder), "tuned")
+    assert found["weights"] == (model / "model.safetensors").stat().st_size + 50_000
+    for hostile in ('"../../../etc"', "[1]", '"/etc/passwd"', "{"):
+        (model / "adapter_config.json").write_text(f'{{"base_model_name_or_path": {hostile}}}')
+        (found,) = volume_survey.runs(str(volume_folder), "tuned")
+        assert found["weights"] == (model / "model.safetensors").stat().st_size
+
+
+def test_the_program_runs_alone_where_the_pod_has_it(volume_folder: Path) -> None:
+    a_run(volume_folder, "one")
+    command = [sys.executable, "-P", volume_survey.__file__, "runs", str(volume_folder)]
+    done = subprocess.run(command, env={**os.environ, **BESIDE}, capture_output=True, text=True, check=True)
+    first, last = map(json.loads, done.stdout.splitlines())
+    assert (first["run"], first["checkpoint"], first["tokenizer"]) == ("one", "step-00000100", "t")
+    assert last == {"complete": True}
+
+
+def test_a_connection_that_breaks_while_something_goes_is_told(
+    call: Any, volume_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_run(volume_folder, "old", age=1000)
+
+    def lost(*_: Any) -> Iterator[Any]:
+        raise volume.LostError("unexpected EOF")
+        yield
+
+    calls = iter([volume._survey, lambda _: SimpleNamespace(lines=lost)])
+    monkeypatch.setattr(volume, "_survey", lambda v: next(calls)(v))
+    code, _, said = call("rm", "runs/old", "--yes")
+    assert code == 1
+    assert "the connection to the volume broke (unexpected EOF); run `trainyard ls`" in said

@@ -1,0 +1,99 @@
+"""What the trainer logs, in a person's words."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cli.cluster import INDEX
+from cli.follow import JobWatch
+from cli.progress import Board, parse_logfmt
+from cli.words import SENTENCES, left, sentence
+from infra.stackfiles import ROOT
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("event=round round=2 world_size=3 rank=1", "round 2 begins with 3 processes"),
+        ("event=workers_ended codes=-9 reason='signal 9' step=240", "worker 2 was lost (SIGKILL) after step 240"),
+        ("event=workers_ended codes=-9,75 reason='signal 9' step=240", "worker 2 was lost (SIGKILL) after step 240"),
+        ("event=workers_ended codes=-999", "worker 2 was lost (signal 999)"),
+        (
+            "event=workers_ended codes=75 reason='a peer is lost' step=7",
+            "worker 2 begins again after step 7: a peer is lost",
+        ),
+        ("event=workers_ended codes=143 step=7", "worker 2 was asked to leave after step 7, and has saved"),
+        ("event=workers_ended codes=1 reason='no memory'", "worker 2 has ended: no memory"),
+        ("event=workers_ended codes=x", "worker 2 has ended: x"),
+        ("event=new_round after=2 lost_members=1", "1 worker lost: a new round"),
+        ("event=new_round after=2 lost_members=0", "others join or leave: a new round"),
+        ("event=resume step=230 checkpoint=/data/runs/r/checkpoints/step-00000230", "resuming from step 230"),
+        ("event=checkpoint step=100 seconds=1.5", "checkpoint of step 100 saved"),
+        ("event=compile compile=false reason='too short'", "does not compile the model (too short)"),
+        ("event=step_skipped step=7", "step 7 is left out: ?"),
+        ("event=packed split=train windows=12", "packed: split train, windows 12"),
+        ("event=round", "round ? begins with None processes"),
+    ],
+)
+def test_an_event_is_a_sentence(line: str, said: str) -> None:
+    assert sentence("pod 2", parse_logfmt(line)) == said
+
+
+def test_every_sentence_is_of_an_event_that_the_trainer_logs() -> None:
+    text = "".join(path.read_text() for path in (ROOT / "trainer").rglob("*.py"))
+    assert [event for event in SENTENCES if f'"{event}"' not in text and f"event={event}" not in text] == []
+
+
+def test_what_all_pods_say_of_a_round_is_said_once() -> None:
+    text = io.StringIO()
+    board = Board(Console(file=text, width=100))
+    for number in range(3):
+        board.line(f"pod {number}", f"event=round round=1 world_size=3 rank={number}")
+    board.line("pod 1", "event=workers_ended codes=-9 step=240")
+    board.line("pod 0", "event=resume step=230")
+    assert text.getvalue().splitlines() == [
+        "round 1 begins with 3 processes",
+        "worker 1 was lost (SIGKILL) after step 240",
+        "resuming from step 230",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "said"),
+    [
+        (75, "a peer is lost", ""),
+        (143, "", "worker 1 was asked to leave, and has left"),
+        (137, "OOMKilled", "worker 1 was lost (OOMKilled)"),
+        (137, "Error", "worker 1 was lost (SIGKILL)"),
+        (42, "the loss is NaN", "worker 1 has failed: the loss is NaN"),
+        (1, "", "worker 1 has failed: exit code 1"),
+    ],
+)
+def test_why_a_pod_has_ended(code: int, reason: str, said: str) -> None:
+    assert left("worker 1", code, reason) == said
+
+
+def test_a_worker_whose_log_ends_without_a_word_is_told_once() -> None:
+    def pod(number: int, name: str, ended: dict[str, Any] | None = None) -> dict[str, Any]:
+        state = {"terminated": ended} if ended else {"running": {}}
+        metadata = {"name": name, "labels": {INDEX: str(number)}}
+        phase = "Failed" if ended else "Running"
+        return {"metadata": metadata, "status": {"phase": phase, "containerStatuses": [{"state": state}]}}
+
+    told: list[str] = []
+    board: Any = SimpleNamespace(print=lambda text, style: told.append(text))
+    watch = JobWatch(SimpleNamespace())  # pyright: ignore[reportArgumentType]
+    looks = [
+        [pod(0, "a"), pod(1, "b")],
+        [pod(0, "a"), pod(1, "b", {"exitCode": 137, "reason": "OOMKilled"})],
+        [pod(0, "a"), pod(1, "b", {"exitCode": 137, "reason": "OOMKilled"}), pod(1, "c")],
+        [pod(1, "c")],
+    ]
+    for look in [each for each in looks for _ in range(2)]:
+        watch._tell_lost(board, look)
+    assert told == ["worker 1 was lost (OOMKilled)", "worker 0 was lost: its pod is gone"]
