@@ -7,6 +7,7 @@ PY := .venv/bin/python
 GPU_PY = $(if $(filter file,$(origin PY)),$(or $(wildcard $(PY)),$(PYTHON)),$(PY))
 TRAINYARD := .venv/bin/trainyard
 
+STACK = local
 MARKS = cluster or engine
 
 # Without .pyc files, each start compiles the modules of Pulumi and torch again, which takes seconds.
@@ -18,9 +19,9 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-up: .venv/infra.stamp  ## set up everything, train on this machine's node, follow the training to its end
-	@$(TRAINYARD) up --stack local --yes
-	@$(TRAINYARD) local run --phase training -- $(TRAINYARD) follow --stack local
+up: .venv/infra.stamp  ## set up everything, train on this machine's node, follow the training to its end; STACK=local-sweep: four trainings
+	@$(TRAINYARD) up --stack $(STACK) --yes
+	@$(TRAINYARD) local run --phase training -- $(TRAINYARD) follow --stack $(STACK)
 
 down: .venv/infra.stamp  ## destroy the local stack and stop the node, whose datasets, runs and caches stay in .local/; on another cluster its volume may be deleted too
 	@$(TRAINYARD) down --stack local --yes

@@ -33,7 +33,7 @@ from cli.cluster import (
 )
 from cli.logs import lines
 from cli.progress import LONGEST, Board, figures, time_to_go
-from cli.target import Kubeconfig, RunningStack, Target, TrainingName, is_local, target_of
+from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, is_local
 from cli.words import left
 from trainer.contract import EXIT_DONE, EXIT_FATAL
 from trainer.plain import counted, plain
@@ -58,16 +58,23 @@ def follow(
     kubeconfig: Kubeconfig = None,
     raw: Annotated[bool, typer.Option("--raw", help="The trainer's own lines.")] = False,
 ) -> int:
-    target = target_of(stack, training)
-    watch = JobWatch(TrainingJob.of(target, kubeconfig), replaced=TrainingJob.successor)
-    try:
-        with Board(raw=raw) as board:
-            ended = watch.follow(board)
-    except KeyboardInterrupt:
-        print(f"\nThe training continues; `trainyard follow --stack {stack}{target.option}` returns to it.")
-        return 130
-    report(Console(), target, ended, stack, local=is_local(stack))
-    return 0 if ended.succeeded else 1
+    """Of several trainings it follows each in turn, the most urgent first."""
+    failed, targets = False, chosen(stack, training)
+    for target in targets:
+        watch = JobWatch(TrainingJob.of(target, kubeconfig), replaced=TrainingJob.successor)
+        if several := len(targets) > 1:
+            print(f"{target.training}:")
+        try:
+            with Board(raw=raw) as board:
+                ended = watch.follow(board)
+        except KeyboardInterrupt:
+            print(f"\nThe training continues; `trainyard follow --stack {stack}{target.option}` returns to it.")
+            return 130
+        report(Console(), target, ended, stack, local=is_local(stack), several=several)
+        failed |= not ended.succeeded
+    if len(targets) > 1:
+        print(f"To rank them: trainyard compare --stack {stack}")
+    return int(failed)
 
 
 @dataclass(frozen=True)
@@ -255,8 +262,9 @@ def _result(pods: list[dict[str, Any]]) -> dict[str, Any]:
     return next(filter(None, map(record_of, ended)), {})
 
 
-def report(console: Console, target: Target, outcome: Outcome, stack: str, local: bool) -> None:
-    """Print how the training ended. `local`: the state is in .local/, and commands need its environment."""
+def report(console: Console, target: Target, outcome: Outcome, stack: str, local: bool, several: bool = False) -> None:
+    """Print how the training ended. `local`: the state is in .local/, and commands need its environment; `several`: it
+    is one of several, and `trainyard compare` tells the rest."""
 
     def write(text: str, style: str | None = None) -> None:
         console.print(plain(text), style=style, markup=False, highlight=False, soft_wrap=True)
@@ -279,6 +287,8 @@ def report(console: Console, target: Target, outcome: Outcome, stack: str, local
         further += f", exact match {known['exact_match']:.1f}" if "exact_match" in known else ""
         steps = f" in {counted(known['step'], 'step')}" if "step" in known else ""
         write(f"Trained. Validation loss {start:.2f} -> {loss:.2f}{further}{steps}", "bold green")
+    if several:
+        return
     if sample := str(done.get("sample", "")).strip():
         write("\nIt writes:", "bold")
         write("\n".join(f"  {line}" for line in sample.splitlines() if line.strip()), "italic")
