@@ -16,6 +16,7 @@ from infra.config import ConfigError, StackConfig
 from infra.parse import parse
 from infra.speed import tokens_per_second
 from infra.stackfiles import PROJECT, ours, stack_file, stack_file_values
+from infra.trainings import KEYS
 from trainer.config.section import merged
 from trainer.config.values import StackReader, read_yaml
 
@@ -99,7 +100,7 @@ class Draft:
         return self._before.workers.count * self._before.workers.processes
 
     def _values(self) -> dict[str, Any]:
-        lent = {key: value for key, value in self._template.items() if key not in ("training", "secrets")}
+        lent = {key: value for key, value in self._template.items() if key not in ("training", "secrets", *KEYS)}
         for key, names in OWN.items():
             lent[key] = {name: value for name, value in (lent.get(key) or {}).items() if name not in names}
         tokenizer = "" if self.model else self._before.dataset.tokenizer
