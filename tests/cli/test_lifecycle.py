@@ -120,7 +120,8 @@ def test_a_training_that_ended_before_it_was_done_is_made_again_with_its_reason(
     use(monkeypatch, Cluster(job, pods))
     assert lifecycle.resume("gcp-c3") == 0
     assert said in capsys.readouterr().out
-    assert commands[0][:6] == ["pulumi", "up", "--stack", "gcp-c3", "--replace", "**Job::training"]
+    assert commands[0][:5] == ["pulumi", "up", "--stack", "gcp-c3", "--yes"]
+    assert commands[0][-2:] == ["--replace", "**Job::training"]
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_a_stack_that_is_not_there_is_said_with_the_command_that_makes_it(
 def test_a_stack_without_a_file_is_said_with_those_that_have_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost", "--stack", "nine"]) == 2
     assert re.search(
-        r"no stack 'nine'; there are: aws-.*, local; `trainyard init nine` writes", capsys.readouterr().err
+        r"no stack 'nine'; there are: aws-.*, local-sweep; `trainyard init nine` writes", capsys.readouterr().err
     )
 
 
