@@ -22,6 +22,8 @@ from tests.cli.volume import BESIDE, Seen, Wire
 from trainer.checkpoint.format import Snapshot, write_checkpoint
 from trainer.config import schema
 
+#: Each test starts a Python with torch, which takes a minute on a busy machine.
+pytestmark = pytest.mark.timeout(900)
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
 )
