@@ -137,7 +137,13 @@ def make_training_priority(
         preemption_policy="PreemptLowerPriority",
         description=f"trainyard: the pods of training {training}",
         # A new value is a new object under the same name: pods that are made in between are tried again.
-        opts=pulumi.ResourceOptions(parent=parent, deleted_with=cluster.resource, delete_before_replace=True),
+        opts=pulumi.ResourceOptions(
+            parent=parent,
+            deleted_with=cluster.resource,
+            delete_before_replace=True,
+            # The API server lets nobody change it, which Pulumi's provider does not know (4.34.2).
+            replace_on_changes=["value"],
+        ),
     )
 
 

@@ -71,7 +71,9 @@ def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFac
 
 
 def up(stack: Stack, **trainings: Any) -> None:
-    """Bring the stack up with these trainings alone, the most urgent first."""
+    """Bring the stack up with these trainings alone; `high` is more urgent than `low`.
+
+    The engine sorts names, and only of a stack file in its place the program knows the order: here by name."""
     stack.values["trainings"] = trainings
     stack.write()
     stack.up()
@@ -129,7 +131,7 @@ def test_a_more_urgent_training_takes_the_room_and_the_other_goes_on_with_less(
     has(stack, "low", 2)
     low = job(stack, "low")
     goes_on(run(stack, "low"))
-    up(stack, high=ENDLESS, calm={}, low=ENDLESS)
+    up(stack, calm={}, high=ENDLESS, low=ENDLESS)
     has(stack, "high", 2)
     has(stack, "low", 1)
     until(lambda: len(pods(stack, "low", "Pending")) == 1, 60, "the preempted worker waits")
@@ -153,7 +155,7 @@ def test_a_lost_pod_of_each_and_the_loss_of_etcd_stop_none(stack: Stack) -> None
 def test_one_that_fails_for_good_says_so_and_the_others_go_on(stack: Stack) -> None:
     before = {name: job(stack, name)["metadata"]["uid"] for name in ("high", "low")}
     broken = {**ENDLESS, "model": {"preset": "", "config": "/data/models/none/config.json"}}
-    up(stack, high=ENDLESS, broken=broken, calm={}, low=ENDLESS)
+    up(stack, broken=broken, calm={}, high=ENDLESS, low=ENDLESS)
     followed = tool(stack, "follow", "--training", "broken")
     assert followed.returncode == 1
     assert "The training failed: " in followed.stdout

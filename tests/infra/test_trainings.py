@@ -11,6 +11,7 @@ from infra import trainings
 from infra.config import ConfigError, StackConfig
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
+from trainer.config.values import as_typed
 
 
 def parsed(stack: str = "gcp-c3", **sections: Any) -> StackConfig:
@@ -148,3 +149,9 @@ def test_the_cost_is_that_of_all_of_them(monkeypatch: pytest.MonkeyPatch, capsys
     shown = capsys.readouterr().out
     assert "9 hours at full size, the most for all 3 trainings" in shown, "one at a time, three hours each"
     assert "3 trainings: seed-1, seed-2, seed-3" in shown
+
+
+def test_the_order_is_the_files_though_the_engine_sorts_the_keys() -> None:
+    file = {"trainings": {"urgent": {"steps": 5}, "any": None}}
+    given = as_typed({"trainings": {"any": None, "more": {}, "urgent": {"steps": 5}}}, file)
+    assert list(given["trainings"]) == ["urgent", "any", "more"]

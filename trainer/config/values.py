@@ -121,12 +121,13 @@ def as_text(value: Any) -> Any:
 
 
 def as_typed(value: Any, text: Any) -> Any:
-    """A value that Pulumi's engine read, with each scalar as the stack file has it in `text`.
+    """A value that Pulumi's engine read, with each scalar, and the order of keys, as the stack file has them in `text`.
 
-    The engine's stays where the file says something else, such as for what is encrypted there.
+    The engine's scalar stays where the file says something else, such as for what is encrypted there.
     """
     if isinstance(value, dict) and isinstance(text, dict):
-        return {key: as_typed(inner, text.get(key)) for key, inner in value.items()}
+        keys = [*(key for key in text if key in value), *(key for key in value if key not in text)]
+        return {key: as_typed(value[key], text.get(key)) for key in keys}
     if isinstance(value, list) and isinstance(text, list) and len(value) == len(text):
         return [as_typed(*pair) for pair in zip(value, text, strict=True)]
     return text if isinstance(text, (str, int)) and value is not None and _means(text, value) else value
