@@ -87,7 +87,8 @@ def test_the_order_is_the_priority_and_only_trainings_give_way(stack: str, value
     classes = {item.inputs["metadata"]["name"]: item for item in of_trainings}
     assert [int(item.inputs["value"]) for item in classes.values()] == values
     assert {item.inputs["preemptionPolicy"] for item in classes.values()} == {"PreemptLowerPriority"}
-    assert {item.replace_on_changes for item in classes.values()} == {("value",)}, "the API server lets nobody change it"
+    # The API server lets nobody change it.
+    assert {item.replace_on_changes for item in classes.values()} == {("value",)}
     for job, name in zip(jobs(found).values(), classes, strict=True):
         assert job.inputs["spec"]["template"]["spec"]["priorityClassName"] == name
         assert classes[name].urn in job.dependencies
