@@ -20,8 +20,9 @@ from infra.trainings import KEYS
 from trainer.config.section import merged
 from trainer.config.values import StackReader, read_yaml
 
-#: Steps that a training should have at least, where the data allows it: fewer and larger ones learn less.
-STEPS = 300
+#: Steps that a training should have at least, where the data allows it: fewer and larger ones learn less. A step of
+#: fewer tokens than this takes as long: on two cores 256 tokens took 0.14 s, 1,854 a second, 2026-11-25.
+STEPS, LEAST = 300, 4096
 #: Tokens of a step at most: the trainer's defaults, and for known weights what the shipped stacks have.
 SCRATCH, KNOWN, CHAT = 524_288, 65_536, 32_768
 #: Windows that the data should have at least; a shorter text gets shorter windows.
@@ -120,7 +121,7 @@ class Draft:
             length //= 2
         total = self.tokens * self.epochs if self.tokens else None
         size = length * self._world
-        while 2 * size <= (min(most, total / STEPS) if total else most):
+        while 2 * size <= (max(LEAST, min(most, total / STEPS)) if total else most):
             size *= 2
         epochs = int(self.epochs) if self.epochs == int(self.epochs) else self.epochs
         found = {"task": self.task, "model": model, "epochs": epochs, "tokensPerStep": size, "sequenceLength": length}
