@@ -32,7 +32,7 @@ except ConfigError as error:
     # One line per problem and no traceback; nothing has been changed yet.
     raise pulumi.RunError(str(error)) from None
 
-image = ContainerImage(TRAINER, cluster, ref=config.image.ref)
+image = ContainerImage(TRAINER, cluster, ref=config.image.ref, build_args={"TORCH": config.torch})
 cluster = serve_storage(cluster, config.cluster.namespace, image)
 shared = make_volume(f"trainyard-{config.cluster.namespace}", cluster)
 namespace = Namespace(config, cluster, depends_on=[shared] if shared else [])

@@ -16,7 +16,10 @@ from local.shell import run
 
 PROJECT = "trainyard"
 #: The inputs of the trainer image's largest layer, its packages, apart from the base image.
-PACKAGES = ("requirements/bootstrap.txt", "requirements/trainer.txt", "trainer/Dockerfile")
+PACKAGES = (
+    *("requirements/bootstrap.txt", "requirements/install.py", "requirements/torch-cpu.txt"),
+    *("requirements/trainer.txt", "trainer/Dockerfile"),
+)
 
 
 def tags() -> dict[str, list[Path]]:
