@@ -65,8 +65,7 @@ DOCUMENTS: dict[Path, Parts] = {
     ROOT / "docs" / "configuration.md": {"configuration": table},
     ROOT / "docs" / "model.md": {"figures": figures},
     ROOT / "docs" / "costs.md": {"costs": comparison},
-    ROOT / "docs" / "aws.md": {"diagram aws-g4dn": lambda: _picture(draw("aws-g4dn"))},
-    ROOT / "docs" / "gcp.md": {"diagram gcp-a100": lambda: _picture(draw("gcp-a100")), "roles": google_roles},
+    ROOT / "docs" / "gcp.md": {"roles": google_roles},
 }
 
 
