@@ -89,7 +89,7 @@ def test_on_a_cloud_it_may_read_the_buckets_that_the_stack_may_read(name: str, b
 
 
 def test_the_program_of_the_pod_travels_with_the_command(local_stack: Recording) -> None:
-    made = reach._from(pod_on_the_volume(local_stack), "volume-access-1")
+    made = reach._from(pod_on_the_volume(local_stack), "volume-access-1", None)
     shell = made["spec"]["containers"][0]["args"]
     for program in shell[4:]:
         compile(program, "program", "exec")
