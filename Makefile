@@ -73,6 +73,9 @@ lock: .venv/infra.stamp  ## resolve requirements/*.in again, with hashes
 	    requirements/$$name.in $$(case $$name in dev|policy) ;; *) echo --constraint requirements/dev.txt ;; esac) \
 	    --output-file requirements/$$name.txt || exit 1; \
 	done
+	@sed -n '/^torch==/p' requirements/trainer.in | .venv/bin/uv pip compile --torch-backend cpu --no-deps --universal \
+	  --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/torch-cpu.txt - \
+	  || echo "requirements/torch-cpu.txt stays as it is: torch's index for processors cannot be reached"
 
 .venv/infra.stamp: requirements/bootstrap.txt requirements/infra.txt cli/trainyard
 	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("error: $(PYTHON) is %d.%d; needs 3.11 or newer: make up PYTHON=/path/to/python3.11" % sys.version_info[:2])'

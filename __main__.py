@@ -32,13 +32,13 @@ except ConfigError as error:
     # One line per problem and no traceback; nothing has been changed yet.
     raise pulumi.RunError(str(error)) from None
 
-image = ContainerImage(TRAINER, cluster, ref=config.image.ref)
+image = ContainerImage(TRAINER, cluster, ref=config.image.ref, build_args={"TORCH": config.torch})
 cluster = serve_storage(cluster, config.cluster.namespace, image)
 shared = make_volume(f"trainyard-{config.cluster.namespace}", cluster)
 namespace = Namespace(config, cluster, depends_on=[shared] if shared else [])
 claim = claim_volume(cluster, namespace, bound_to=shared)
 workspace = Workspace(cluster, namespace, image, claim, store_image_pull(config, cluster, namespace))
-remember(config, cluster, claim)
+remember(config, values, cluster, claim)
 tokens = store_tokens(config.secrets, cluster, namespace)
 
 software = install_node_software(cluster)
@@ -46,7 +46,7 @@ rendezvous = Rendezvous("etcd", config.rendezvous, workspace)
 datasets = prepare_datasets(config, workspace, tokens)
 check = GpuCheck(config, workspace, after=software) if config.check.enabled else None
 first = [*software, check] if check else software
-tell_new_folders(config, built)
+tell_new_folders(config, values, built)
 trainings = [
     Training(each, rank, workspace, datasets[each.dataset.name], rendezvous, tokens, after=first, built=built)
     for rank, each in enumerate(config.each_training)

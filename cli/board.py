@@ -7,12 +7,14 @@ can reach it. When the pod is replaced, the next one takes over, and the page wa
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import subprocess
 import sys
 import time
 import webbrowser
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 from kubernetes import client
@@ -24,6 +26,9 @@ from cli.target import Kubeconfig, RunningStack, targets_of
 from trainer.plain import plain
 from workloads.layout import TENSORBOARD_PORT
 
+PINNED = ("loss", "validation_loss", "tokens_per_second")
+OPENED = "/?pinnedCards=" + quote(json.dumps([{"plugin": "scalars", "tag": tag} for tag in PINNED])) + "#timeseries"
+"""The page with the loss on top: otherwise TensorBoard shows some forty figures by alphabet."""
 PAUSE = 1.0
 """Seconds before a broken forward is made again."""
 SELECTOR = "app.kubernetes.io/component=tensorboard"
@@ -43,7 +48,7 @@ def board(
     address = f"http://localhost:{here}"
     print(f"TensorBoard is at {address}; Ctrl-C ends it", flush=True)
     if not no_browser:
-        webbrowser.open(address)
+        webbrowser.open(address + OPENED)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             forward = ["port-forward", "--address=127.0.0.1", f"pod/{pod}", f"{here}:{TENSORBOARD_PORT}"]

@@ -273,6 +273,11 @@ class Bar:
         self._progress.advance(self._task, size)
         self._tell()
 
+    def skip(self, size: int) -> None:
+        """Leave out what is there already: it took no time, so it has no speed."""
+        if (total := self._progress.tasks[0].total) is not None:
+            self._progress.update(self._task, total=max(0, total - size))
+
     def _tell(self) -> None:
         console, task = self._progress.console, self._progress.tasks[0]
         if console.is_terminal or time.monotonic() - self._printed < PLAIN_SECONDS:

@@ -296,7 +296,7 @@ def _rsync(
             raise TransferError(f"{reason}; run the same command again, it continues where it stopped")
 
     patiently(attempt, remote)
-    bar.advance(size - done)
+    bar.skip(size - done)
     return new, changed
 
 

@@ -74,6 +74,11 @@ class StackConfig:
         return self.node_machine
 
     @property
+    def torch(self) -> str:
+        """torch's build in the trainer's image: cpu or cuda. Raises Unreadable."""
+        return self.image.torch or ("cuda" if self.workers.gpus else "cpu")
+
+    @property
     def threads_per_core(self) -> int | None:
         """`nodes.threadsPerCore`, where the cloud has it. Raises Unreadable."""
         return getattr(self.section(NodesConfig), "threads_per_core", None)

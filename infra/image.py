@@ -59,7 +59,10 @@ TRAINER = Recipe(
     name="trainer",
     kind="TrainerImage",
     dockerfile="trainer/Dockerfile",
-    context=("LICENSE", "pyproject.toml", "requirements/bootstrap.txt", "requirements/trainer.txt", "trainer"),
+    context=(
+        *("LICENSE", "pyproject.toml", "requirements/bootstrap.txt", "requirements/install.py"),
+        *("requirements/torch-cpu.txt", "requirements/trainer.txt", "trainer"),
+    ),
 )
 NFS_SERVER = Recipe(
     name="nfs-server",
@@ -79,7 +82,12 @@ class ContainerImage(pulumi.ComponentResource):
     """name@sha256:digest, for pod specs."""
 
     def __init__(
-        self, recipe: Recipe, cluster: Cluster, ref: str | None = None, opts: pulumi.ResourceOptions | None = None
+        self,
+        recipe: Recipe,
+        cluster: Cluster,
+        ref: str | None = None,
+        build_args: Mapping[str, str] | None = None,
+        opts: pulumi.ResourceOptions | None = None,
     ):
         super().__init__(f"trainyard:infra:{recipe.kind}", recipe.name, None, opts)
         if cluster.builder == "prebuilt" or cluster.registry is None:
@@ -87,7 +95,7 @@ class ContainerImage(pulumi.ComponentResource):
             self.version = ref.rsplit(":", 1)[1][:12]
             self.reference = pulumi.Output.from_input(ref)
         else:
-            build_args = {"BASE_IMAGE": cluster.base_image} if cluster.base_image else {}
+            build_args = {**(build_args or {}), **({"BASE_IMAGE": cluster.base_image} if cluster.base_image else {})}
             self.version = content_hash(recipe, build_args)
             build = _buildah if cluster.builder == "buildah" else _buildkit
             self.reference = build(recipe, cluster, self.version, build_args, pulumi.ResourceOptions(parent=self))
@@ -97,16 +105,16 @@ class ContainerImage(pulumi.ComponentResource):
 def build_ahead(
     base_image: str, registry: str, tell: Callable[[str], None], environment: Mapping[str, str], authfile: str
 ) -> str:
-    """Build and push the trainer's image as a stack on an existing cluster would, so that the stack finds it built.
+    """Build and push the trainer's image as a stack on the local node would, so that the stack finds it built.
 
-    Returns the image's reference by digest.
+    That node has no accelerators. Returns the image's reference by digest.
 
     Raises:
         RuntimeError: with the last lines of the build's output.
     """
     from infra import buildah
 
-    build_args = {"BASE_IMAGE": base_image}
+    build_args = {"BASE_IMAGE": base_image, "TORCH": "cpu"}
     version = content_hash(TRAINER, build_args)
     target, context = _target(TRAINER, registry, version), str(ROOT / stage(TRAINER, version))
     run = partial(buildah.run_and_show, tell=lambda text: tell(text.removeprefix("image: ")), environment=environment)

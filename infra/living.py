@@ -8,6 +8,7 @@ a change of each key does.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -37,6 +38,8 @@ PRECIOUS = ("cluster", "data", "objects")
 ROWS = ("impossible", "careful")
 #: Key of the record for the shared volume's kind, with the default filled in.
 VOLUME = "volume"
+#: Key of the record for a digest of what the stack file asked for: what to train, and on what.
+ASKED = "asked"
 
 
 class Built(pulumi.ComponentResource):
@@ -51,9 +54,18 @@ class Built(pulumi.ComponentResource):
         self.register_outputs({"values": recorded})
 
 
-def remember(config: StackConfig, cluster: Cluster, claim: pulumi.Resource) -> None:
-    """Record what the stack is built with: the volume's keys once it is claimed, the others once the cluster exists."""
-    values = {key: value_of(config, key) for key in table()["keys"] if _is_guarded(key)}
+def asked(values: Mapping[str, Any]) -> str:
+    """A digest of what a stack file says of its training and its data."""
+    said = {key: values.get(key) for key in ("training", "dataset", "job")}
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def remember(config: StackConfig, written: Mapping[str, Any], cluster: Cluster, claim: pulumi.Resource) -> None:
+    """Record what the stack is built with: the volume's keys once it is claimed, the others once the cluster exists.
+
+    written: the stack file's values, as they are.
+    """
+    values = {key: value_of(config, key) for key in table()["keys"] if _is_guarded(key)} | {ASKED: asked(written)}
     values[VOLUME] = built_volume(config, cluster)
     of_volume = {key: value for key, value in values.items() if key == VOLUME or key.startswith("storage.")}
     Built("cluster", {key: values[key] for key in values.keys() - of_volume.keys()}, cluster.resource or claim)

@@ -141,6 +141,11 @@ def _image_source(config: StackConfig) -> Iterator[str]:
     image = config.image
     if image.buildx and image.builder in ("buildah", "prebuilt"):
         yield f"image.buildx: only used with image.builder buildkit, not {image.builder}; remove it"
+    if image.torch and image.builder == "prebuilt":
+        yield "image.torch: only used where the stack builds the image, not with image.builder prebuilt; remove it"
+    elif image.torch == "cpu" and config.workers.gpus:
+        gpus = counted(config.workers.gpus, "GPU")
+        yield f"image.torch: cpu, which uses none of the {gpus} of workers.gpus; allowed: cuda, or remove it"
     if image.insecure and not image.registry:
         yield "image.insecure: only used with image.registry; remove it"
     yield from refuse_reference("image.ref", image.ref, image)

@@ -190,6 +190,9 @@ class ImageConfig(Section):
     network (`trainyard local use`). Default: the builder in use, else any that answers, else a new one."""
     base: str | None = None
     """Base image of the trainer's Dockerfile: Debian or Ubuntu with Python 3.11 or newer. Default: the Dockerfile's."""
+    torch: Literal["cpu", "cuda"] | None = None
+    """torch's build in the trainer's image: `cpu` is a fraction of the size of `cuda`, and trains on no accelerator.
+    Default: cuda where the workers have accelerators, else cpu."""
     ref: str | None = None
     """With `prebuilt`: the image, by digest (name@sha256:...)."""
 

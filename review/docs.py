@@ -16,7 +16,6 @@ from infra.gke.doctor.checks import BUCKETS
 from infra.needs import features
 from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values, stacks
-from review.graph import draw
 from review.layers import layers
 from review.reference import commands, figures, table
 
@@ -60,13 +59,12 @@ def google_roles() -> str:
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 DOCUMENTS: dict[Path, Parts] = {
     ROOT / "README.md": {"stacks": stack_table},
-    ARCHITECTURE: {"diagram local": lambda: _picture(draw("local")), "layers": lambda: _picture(layers())},
+    ARCHITECTURE: {"layers": lambda: _picture(layers())},
     ROOT / "docs" / "commands.md": {"commands": commands},
     ROOT / "docs" / "configuration.md": {"configuration": table},
     ROOT / "docs" / "model.md": {"figures": figures},
     ROOT / "docs" / "costs.md": {"costs": comparison},
-    ROOT / "docs" / "aws.md": {"diagram aws-g4dn": lambda: _picture(draw("aws-g4dn"))},
-    ROOT / "docs" / "gcp.md": {"diagram gcp-a100": lambda: _picture(draw("gcp-a100")), "roles": google_roles},
+    ROOT / "docs" / "gcp.md": {"roles": google_roles},
 }
 
 

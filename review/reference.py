@@ -76,11 +76,11 @@ def _command(typed: str, command: Any, sentence: str) -> list[str]:
     parameters = [each for each in command.params if each.name not in (*COMMON, "help") and not each.hidden]
     arguments = [each for each in parameters if not each.opts[0].startswith("-")]
     usage = " ".join([typed, *map(_spelled, arguments)])
-    parts = [f"### {typed.removeprefix('trainyard ')}", f"`{usage}`: {_joined(command.help or sentence)}"]
     own = {} if typed == "trainyard dev" else inner  # whose commands have headings
-    rows = [f"| `{typed} {name}` | {_cell(_joined(each.help))} |" for name, each in own.items()]
-    rows += [f"| `{_spelled(each)}` | {_cell(_told(each))} |" for each in parameters if each.help]
-    return [*parts, "\n".join(["| | |", "|---|---|", *rows])] if rows else parts
+    rows = [f"`{usage}`: {_joined(command.help or sentence)}"]
+    rows += [f"- `{typed} {name}`: {_joined(each.help)}" for name, each in own.items()]
+    rows += [f"- `{_spelled(each)}`: {_told(each)}" for each in parameters if each.help]
+    return [f"### {typed.removeprefix('trainyard ')}", "\n".join(rows)]
 
 
 def _spelled(parameter: Any) -> str:
@@ -99,8 +99,8 @@ def _told(parameter: Any) -> str:
 
 
 def _joined(text: str) -> str:
-    """A docstring's paragraphs, each in one line."""
-    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+    """A docstring's paragraphs in one line."""
+    return " ".join(text.split())
 
 
 def _cell(text: str) -> str:

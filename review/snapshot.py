@@ -1,6 +1,6 @@
 """Compare what each stack declares with its reviewed snapshot.
 
-tests/snapshots/STACK.yaml holds the types, names, inputs, dependencies and options of everything that a stack declares:
+tests/snapshots/NAME.yaml holds the types, names, inputs, dependencies and options of everything that a stack declares:
 its diff shows what a change to the program would change in the cloud, without credentials. Prints the differences;
 without `--update` it fails when there are any.
 """

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -13,6 +15,7 @@ from cli import board, reach
 from cli.target import Target
 from review.recording import Recording, record
 from tests.infra.recorded import changed
+from trainer.train.metrics import StepFigures
 from workloads.layout import VOLUME_ACCESS
 
 
@@ -32,9 +35,17 @@ def test_a_forward_that_breaks_is_told_and_goes_on_with_the_next_pod(
     target = Target("here", "space", "job", None, {}, kubeconfig="/k")
     monkeypatch.setattr(board, "targets_of", lambda stack: [target])
     monkeypatch.setattr(board, "ready_pod", lambda *_: next(pods))
-    board.board("x", port=16006, no_browser=True)
+    opened: list[str] = []
+    monkeypatch.setattr(board.webbrowser, "open", opened.append)
+    board.board("x", port=16006, no_browser=False)
     shown = capsys.readouterr()
     (port,) = re.findall(r"http://localhost:(\d+); Ctrl-C ends it", shown.out)
+    (page,) = map(urlsplit, opened)
+    assert (page.netloc, page.fragment) == (f"localhost:{port}", "timeseries")
+    pinned = json.loads(parse_qs(page.query)["pinnedCards"][0])
+    assert pinned[0] == {"plugin": "scalars", "tag": "loss"}, "the loss is on top"
+    figures = {*StepFigures.__dataclass_fields__, "validation_loss"}
+    assert {card["tag"] for card in pinned} <= figures, "and each is a figure of a run"
     assert shown.err == "error: lost connection to pod; reload the page\n" * 2
     assert notes.read_text().splitlines() == [
         f"--kubeconfig=/k --context=here --namespace=space port-forward --address=127.0.0.1 pod/tensorboard-{at} "
@@ -78,7 +89,7 @@ def test_on_a_cloud_it_may_read_the_buckets_that_the_stack_may_read(name: str, b
 
 
 def test_the_program_of_the_pod_travels_with_the_command(local_stack: Recording) -> None:
-    made = reach._from(pod_on_the_volume(local_stack), "volume-access-1")
+    made = reach._from(pod_on_the_volume(local_stack), "volume-access-1", None)
     shell = made["spec"]["containers"][0]["args"]
     for program in shell[4:]:
         compile(program, "program", "exec")

@@ -75,3 +75,12 @@ def test_what_is_one_is_told_as_one() -> None:
             bar.total(files, None)
             bar._progress.refresh()
             assert told in last_frame(shown, 80)
+
+
+def test_what_is_there_already_has_no_speed() -> None:
+    """An upload without a change is neither 3 MB of 3 MB nor 900 MB/s."""
+    shown = io.StringIO()
+    with Bar(Console(file=shown, width=80, force_terminal=True)) as bar:
+        bar.total(2, 3_000_000)
+        bar.skip(3_000_000)
+    assert "MB" not in last_frame(shown, 80).replace("0/0 bytes", "")

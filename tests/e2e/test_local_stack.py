@@ -58,7 +58,7 @@ def test_a_broken_configuration_is_refused_with_every_problem_and_no_traceback(s
     assert "invalid configuration of stack e2e (3 problems)" in shown
     assert "workers.coutn: unknown key; did you mean count?" in shown
     assert "training.steps: 0 is not allowed; must be greater than 0" in shown
-    assert "training.tokensPerStep: 7 is not a multiple of sequenceLength x microBatch = 1024; nearest: 1024" in shown
+    assert "training.tokensPerStep: 7 is not a multiple of sequenceLength x microBatch = 512; nearest: 512" in shown
     assert "Traceback" not in shown
 
 

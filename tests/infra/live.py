@@ -85,6 +85,7 @@ BEFORE: dict[str, Values] = {
     "storage.className": {"storage": {"className": "a"}},
     "storage.path": {"storage": {"kind": "hostPath", "path": "/a"}},
     "storage.serverImage": PREBUILT,
+    "image.torch": {"image": {"torch": "cuda"}},
     "image.insecure": {"image": {"registry": "registry.example"}},
     "image.ref": PREBUILT,
 }

@@ -35,7 +35,7 @@ def test_the_local_node_offers_registry_storage_and_images() -> None:
     stack = record("local")
     assert stack.one("PersistentVolume").inputs["spec"]["hostPath"]["path"] == "/srv/trainyard"
     assert stack.one("BuildahImage").inputs["target"].startswith("registry.test:5000/trainyard/trainer:")
-    assert stack.one("BuildahImage").inputs["buildArgs"] == {"BASE_IMAGE": OFFER["baseImage"]}
+    assert stack.one("BuildahImage").inputs["buildArgs"] == {"BASE_IMAGE": OFFER["baseImage"], "TORCH": "cpu"}
     etcd = stack.one("StatefulSet").inputs["spec"]["template"]["spec"]["containers"][0]
     assert etcd["image"] == OFFER["etcdImage"]
 

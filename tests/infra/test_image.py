@@ -111,6 +111,34 @@ def test_layers_are_zstd_where_everything_reads_it_and_gzip_where_nobody_knows()
     assert all(fact["source"] and fact["date"] for fact in facts.values())
 
 
+@pytest.mark.parametrize(
+    ("stack", "changes", "torch"),
+    [
+        ("gcp-c3", {}, "cpu"),
+        ("gcp-a100", {}, "cuda"),
+        ("aws-g4dn", {}, "cuda"),
+        ("gcp-c3", {"image": {"torch": "cuda"}}, "cuda"),
+    ],
+)
+def test_an_image_has_cuda_where_the_workers_have_accelerators(
+    stack: str, changes: dict[str, dict[str, Any]], torch: str
+) -> None:
+    inputs = image_of(stack, **changes)
+    assert inputs["buildArgs"] == {"TORCH": torch}
+    assert inputs["tags"][0].endswith(f":{content_hash(TRAINER, {'TORCH': torch})}"), "and its tag says so"
+
+
+def test_an_image_without_cuda_is_refused_where_the_workers_have_accelerators() -> None:
+    with pytest.raises(
+        pulumi.RunError,
+        match=r"image\.torch: cpu, which uses none of the 8 GPUs of workers\.gpus; allowed: cuda, or remove it$",
+    ):
+        image_of("gcp-a100", image={"torch": "cpu"})
+    prebuilt = {"builder": "prebuilt", "ref": f"r@sha256:{'0' * 64}", "torch": "cpu"}
+    with pytest.raises(pulumi.RunError, match=r"image\.torch: only used where the stack builds the image"):
+        image_of("gcp-c3", image=prebuilt, storage={"serverImage": f"r@sha256:{'0' * 64}"})
+
+
 @pytest.fixture
 def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kind", "kind-kind", None)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,10 @@ def test_it_is_pushed_where_the_stack_looks_for_it(
     monkeypatch.setattr(up.node, "pull", pulled.append)
     up.make_trainer(phases, done(BASE), done())
     (build, environment), (push, _) = commands
-    target = f"{network.REGISTRY}/trainyard/trainer:{content_hash(TRAINER, {'BASE_IMAGE': BASE})}"
+    target = f"{network.REGISTRY}/trainyard/trainer:{content_hash(TRAINER, {'BASE_IMAGE': BASE, 'TORCH': 'cpu'})}"
     assert build[build.index("--tag") + 1] == target
-    assert build[build.index("--build-arg") + 1] == f"BASE_IMAGE={BASE}"
+    arguments = [value for option, value in pairwise(build) if option == "--build-arg"]
+    assert arguments == [f"BASE_IMAGE={BASE}", "TORCH=cpu"]
     assert push[-1] == f"docker://{target}"
     assert "zstd" in push
     assert all(command[command.index("--authfile") + 1] == str(tmp_path / "account") for command, _ in commands)

@@ -26,7 +26,7 @@ def test_a_stack_without_a_list_price_has_a_question_mark(monkeypatch: pytest.Mo
 
 
 def test_a_document_without_marks_is_refused() -> None:
-    with pytest.raises(LookupError, match="diagram local"):
+    with pytest.raises(LookupError, match="layers"):
         refreshed("# nothing here", DOCUMENTS[ARCHITECTURE])
 
 

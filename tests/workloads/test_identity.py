@@ -9,6 +9,7 @@ import pytest
 
 from infra.config import DatasetConfig, TrainingConfig
 from infra.image import TRAINER, content_hash
+from infra.living import ASKED, asked
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record
@@ -17,7 +18,7 @@ from trainer.config.section import Problems
 from trainer.config.sections import Metrics, Run
 from trainer.data.documents import DOCUMENTS
 from workloads.dataset import prepare_arguments, prepare_command
-from workloads.training import new_folders, placed, run_name
+from workloads.training import new_folders, placed, run_name, tell_new_folders
 
 
 def job_name(training: dict[str, Any], **sections: dict[str, Any]) -> str:
@@ -197,6 +198,18 @@ def test_a_living_stack_is_told_which_folders_it_leaves_and_how_to_keep_them() -
     kept = {**values, "job": {"name": "micro-a28b9923"}, "dataset": {**values["dataset"], "name": "opticks"}}
     assert not list(new_folders(parse(kept, "local"), built))
     assert not list(new_folders(parse(values, "local"), {})), "a first up leaves nothing"
+
+
+def test_only_a_folder_that_the_stack_file_did_not_ask_for_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("workloads.training.pulumi.warn", told.append)
+    values = stack_file_values("local")
+    built = {"folder of the run": "/data/runs/micro-a28b9923", "folder of the dataset": "/data/datasets/opticks"}
+    other = {**values, "training": {**values["training"], "steps": 301}}
+    tell_new_folders(parse(values, "local"), values, {**built, ASKED: asked(other)})
+    assert told == []
+    tell_new_folders(parse(values, "local"), values, {**built, ASKED: asked(values)})
+    assert len(told) == 2, "the same file: a newer program repeats what it did"
 
 
 def test_the_trainer_accepts_every_argument_that_the_job_gives_it() -> None:

@@ -163,6 +163,9 @@ class Evaluation(Settings):
     """Prompt of the text sample in DONE."""
     sample_tokens: Natural = 120
     """Length of that sample. 0: none."""
+    sample_temperature: From0 = 0.8
+    """Temperature of that sample, of a language model; a small model reads better below 0.8. 0: the likeliest token
+    each time."""
 
 
 class Checkpoint(Settings):

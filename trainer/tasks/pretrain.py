@@ -85,6 +85,7 @@ def build(config: Config) -> Work:
             Tokenizer.from_file(str(tokenizer)),
             evaluation.prompt,
             evaluation.sample_tokens,
+            temperature=evaluation.sample_temperature,
             seed=config.run.seed,
         )[0]
 
