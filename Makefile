@@ -24,7 +24,7 @@ up: .venv/infra.stamp  ## set up everything, train on this machine's node, follo
 	@$(TRAINYARD) local run --phase training -- $(TRAINYARD) follow --stack $(STACK)
 
 down: .venv/infra.stamp  ## destroy the local stack and stop the node, whose datasets, runs and caches stay in .local/; on another cluster its volume may be deleted too
-	@$(TRAINYARD) down --stack local --yes
+	@$(TRAINYARD) down --stack $(STACK) --yes
 
 clean: .venv/infra.stamp  ## ask (YES=1: do not), stop the node, and remove .local/ with the trained models, images and state, and Go's build caches
 	@$(TRAINYARD) local down --all $(if $(YES),--yes)

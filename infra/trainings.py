@@ -34,6 +34,8 @@ MOST = 64
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,38}[a-z0-9])?")
 #: Sections in which a training may differ, besides its own keys.
 SECTIONS = {"training": Config, "dataset": DatasetConfig, "workers": WorkersConfig}
+#: Keys of which one says how long a training is.
+_LENGTH = ("steps", "epochs")
 #: What names say for a key, where the field has a shorter word.
 _SHORT = {"learningRate": "lr", "tokensPerStep": "tokens", "model.preset": "model", "model.name": "model"}
 
@@ -90,13 +92,15 @@ def _listed(values: Mapping[str, Any], problems: list[str]) -> Iterator[tuple[st
 
 def _differing(values: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
     """The sections of a stack with a training's own keys in them."""
-    own = {"training": {key: value for key, value in keys.items() if key not in SECTIONS}}
+    own: dict[str, Any] = {"training": {key: value for key, value in keys.items() if key not in SECTIONS}}
     own |= {key: keys[key] for key in ("dataset", "workers") if keys.get(key) is not None}
     if keys.get("training") is not None:  # an unknown key in its own section, which says so
         own["training"]["training"] = keys["training"]
     found: dict[str, Any] = {}
     for section, inner in own.items():
         below = values.get(section)
+        if section == "training" and isinstance(below, Mapping) and set(inner) & set(_LENGTH):
+            below = {key: value for key, value in below.items() if key not in _LENGTH}
         if isinstance(below, Mapping) and isinstance(inner, Mapping):
             found[section] = _joined(below, inner)
         elif inner or below is None:
