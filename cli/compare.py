@@ -16,11 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from cli import CommandError
+from cli.cluster import TrainingJob
 from cli.reach import SCRATCH, make_report, transfer
 from cli.runs import AsJson, Run, read
 from cli.target import Kubeconfig, RunningStack, Target, targets_of
 from cli.transfer import Volume, get
-from cli.volume import show
+from cli.volume import show, users
 from trainer.contract import MACHINE_SETTINGS
 from trainer.plain import plain
 from workloads.layout import run_folder
@@ -42,8 +43,9 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     targets = targets_of(stack)
+    used = users(TrainingJob.of(targets[0], kubeconfig))
     with transfer(targets[0], kubeconfig) as (volume, pod, bar):
-        figure, ranked = ranking(chosen(volume, targets, run, everything))
+        figure, ranked = ranking(chosen(volume, targets, run, everything, used))
         begun = [each for each in ranked if "step" in each.figures]
         if html and begun:
             bar.waiting("making the report")
@@ -65,10 +67,12 @@ def compare(
         print(f"curves: {html / 'index.html'}") if not as_json else None
 
 
-def chosen(volume: Volume, targets: list[Target], names: list[str] | None, everything: bool) -> list[Run]:
-    """The runs to compare. Raises CommandError for one that is not there."""
+def chosen(
+    volume: Volume, targets: list[Target], names: list[str] | None, everything: bool, used: dict[str, str] | None = None
+) -> list[Run]:
+    """The runs to compare; `used` is what cli.volume.users returns. Raises CommandError for one that is not there."""
     wanted = names or [PurePosixPath(target.run_directory or "").name for target in targets]
-    found = read(volume, {}, *([] if everything else wanted))
+    found = read(volume, used, *([] if everything else wanted))
     if names and not everything and (missing := sorted(set(names) - {run.name for run in found})):
         raise CommandError(f"--run {missing[0]}: no such run; `trainyard runs` lists them all", code=2)
     if not found:

@@ -69,6 +69,8 @@ class Place:
                     broken = True
                 code = process.wait()
             lines = list(_told(said))
+        if lines and lines[-1].endswith(f"No module named {module}"):
+            raise CommandError(f"the stack's image is older than {module}; `pulumi up` builds one that has it")
         if code or broken:
             raise CommandError(lines[-1] if lines else f"{module} ended with {code}")
         for line in lines:

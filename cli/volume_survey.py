@@ -220,7 +220,7 @@ def _trains(run: str) -> bool:
         return False
     state, updated = status.get("state"), status.get("updated")
     patience = contract.COMPILING_SECONDS if state in ("starting", "compiling") else contract.STALE_SECONDS
-    silent = type(updated) not in (int, float) or time.time() - updated > patience
+    silent = not isinstance(updated, int | float) or time.time() - updated > patience
     return not (done or state in ENDED or silent)
 
 

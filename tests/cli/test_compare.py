@@ -23,7 +23,7 @@ def a_run(
     folder = root / "runs" / name
     checkpoint = folder / "checkpoints" / "step-00000100"
     checkpoint.mkdir(parents=True)
-    told = {"step": 100, "steps": 100, "state": state, "updated": time.time()}
+    told = {"step": 100, "steps": 100, "state": state, "updated": time.time() - settings.get("age", 0)}
     told |= {} if loss is None else {"validation_loss": loss, "bits_per_byte": loss / (2 if tokenizer == "t" else 8)}
     (folder / "status.json").write_text(json.dumps(told))
     if state == "done":
@@ -59,6 +59,9 @@ def call(
         monkeypatch.setattr(module, "SCRATCH", str(tmp_path / "made"))
         monkeypatch.setattr(module, "run_folder", lambda name: f"{volume_folder}/runs/{name}")
     monkeypatch.setattr(runs, "DATA", str(volume_folder))
+    monkeypatch.setattr(compare, "users", lambda _: {f"{volume_folder}/runs/third-1a": "Job train-third, stopped,"})
+    monkeypatch.setattr("cli.compare.TrainingJob.of", lambda *_: None)
+    monkeypatch.setattr(runs, "run_folder", lambda name: f"{volume_folder}/runs/{name}")
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> tuple[int, list[str], str]:
@@ -73,14 +76,14 @@ def call(
 def test_the_trainings_are_ranked_by_validation_loss_with_what_differs(call: Any, volume_folder: Path) -> None:
     a_run(volume_folder, "first-1a", 3.5, rate=0.0003)
     a_run(volume_folder, "second-1a", 3.25, rate=0.001, state="training")
-    a_run(volume_folder, "third-1a", None, rate=0.003, state="training")
+    a_run(volume_folder, "third-1a", None, rate=0.003, state="terminated", age=1000)
     a_run(volume_folder, "older", 1.0)
     code, said, _ = call("compare")
     assert code == 0
     assert [line.split() for line in said[1:4]] == [
         ["1", "second", "3.2500", "100", "training", "learning_rate", "0.001"],
         ["2", "first", "3.5000", "100", "done", "learning_rate", "0.0003"],
-        ["third", "100", "training", "learning_rate", "0.003"],
+        ["third", "100", "stopped", "learning_rate", "0.003"],
     ]
     assert said[4:] == ["Not done: second-1a, third-1a."]
     assert [line.split()[1] for line in call("compare", "--all")[1][1:4]] == ["older", "second", "first"]

@@ -80,7 +80,8 @@ def pods(tmp_path: Path, volume: Path, monkeypatch: pytest.MonkeyPatch) -> list[
             change(spec)
         made.append(spec)
         given = {item["name"]: item["value"] for item in spec["containers"][0].get("env", [])}
-        yield Wire(tmp_path / "wire", **home | given).volume, None, Seen()
+        environment: Any = home | given
+        yield Wire(tmp_path / "wire", **environment).volume, None, Seen()
 
     target = Target("c", "n", "train", None, {}, f"{volume}/runs/plain")
     for module in (sample, export):

@@ -77,7 +77,8 @@ def call(
     def call(*arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
         code = main(list(arguments))
-        return code, *capsys.readouterr()
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
 
     return call
 

@@ -62,7 +62,7 @@ class Answer(BaseHTTPRequestHandler):
             name = "/".join(filter(None, (asked.get("organization") or "me", asked["name"])))
             if name in hub.repositories:
                 return self.send(409, {"error": "You already created this model repo", "url": self.at(name)})
-            hub.repositories[name], hub.private[name] = {".gitattributes": b""}, asked["private"]
+            hub.repositories[name], hub.private[name] = {".gitattributes": b""}, asked["visibility"] == "private"
             return self.send(200, {"url": self.at(name), "name": name})
         if "/preupload/" in path:
             files = [
