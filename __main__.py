@@ -48,8 +48,8 @@ check = GpuCheck(config, workspace, after=software) if config.check.enabled else
 first = [*software, check] if check else software
 tell_new_folders(config, values, built)
 trainings = [
-    Training(each, rank, workspace, datasets[each.dataset.name], rendezvous, tokens, after=first, built=built)
-    for rank, each in enumerate(config.each_training)
+    Training(each, workspace, datasets[each.dataset.name], rendezvous, tokens, after=first, built=built)
+    for each in config.each_training
 ]
 declare_volume_access(workspace)
 if config.tensorboard.enabled:

@@ -52,6 +52,8 @@ class StackConfig:
     """Facts about `nodes.machineType`; None: unknown, or no nodes."""
     training_name: str = ""
     """Of one of several trainings; empty: the stack has one."""
+    less_urgent: int = 0
+    """Of several trainings, how many come after this one."""
     trainings: Mapping[str, StackConfig] = field(default_factory=dict)
     """Several trainings by name, the most urgent first, each as a stack that has it alone; empty: there is one."""
 
@@ -125,6 +127,6 @@ Rule = Callable[[StackConfig], Iterator[str]]
 def shared_sections() -> dict[str, type[Section]]:
     """Key -> class of the sections that stacks of every kind may have; of `nodes` and `storage` what all have."""
     hints = get_type_hints(StackConfig)
-    own = ("cloud", "node_machine", "training_name", "trainings")
+    own = ("cloud", "node_machine", "training_name", "less_urgent", "trainings")
     names = [each.name for each in fields(StackConfig) if each.name not in own]
     return {name: NodesConfig if name == "nodes" else hints[name] for name in names}

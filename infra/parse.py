@@ -66,7 +66,10 @@ def _with_trainings(given: Mapping[str, Differing], shared: list[str], stack: st
         # A value of a sweep stands in many of its trainings.
         problems += [under(path, line) for line in lines if line not in (*problems, *(told if is_swept(path) else ()))]
         told |= set(lines)
-    trainings = {name: replace(config, training_name=name) for name, (config, _) in read.items()}
+    trainings = {
+        name: replace(config, training_name=name, less_urgent=len(read) - at)
+        for at, (name, (config, _)) in enumerate(read.items(), 1)
+    }
     stands_for_all = next(iter(trainings.values()))
     if not problems:
         problems += shared_data(trainings, {name: _data_of(each) for name, each in trainings.items()})

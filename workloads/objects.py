@@ -8,6 +8,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster
+from infra.trainings import MOST
 
 RBAC = "rbac.authorization.k8s.io"
 #: Values of priority classes. On a shared cluster (Cluster.shared) they order the queue and preempt nothing: preemption
@@ -121,18 +122,20 @@ def training_class(namespace: str, training: str) -> str:
 
 
 def make_training_priority(
-    training: str, rank: int, own_nodes: bool, cluster: Cluster, namespace: str, parent: pulumi.Resource
+    training: str, below: int, own_nodes: bool, cluster: Cluster, namespace: str, parent: pulumi.Resource
 ) -> k8s.scheduling.v1.PriorityClass:
-    """The class of one of several trainings, which preempts those after it; the most urgent has rank 0.
+    """The class of one of several trainings, which preempts the `below` less urgent ones.
 
-    Where the nodes are not the stack's, none is above 0, the priority of other people's pods: they are not preempted.
-    The name is the training's, so that its Job stays as it is when its rank changes.
+    Counted from the last: pods keep the value that they began with, and a training that comes before others must have
+    a higher one than their pods. Where the nodes are not the stack's, none is above 0, the priority of other people's
+    pods: they are not preempted. The name is the training's, so that its Job stays as it is when its value changes.
     """
-    value = (TRAINING_PRIORITY if own_nodes else 0) - rank
+    least = EXPENDABLE if cluster.shared else -MOST
+    value = TRAINING_PRIORITY - MOST + below if own_nodes else min(0, least + below)
     return k8s.scheduling.v1.PriorityClass(
         f"training-{training}-priority",
         metadata=metadata("priority", name=training_class(namespace, training), training=training),
-        value=max(value, EXPENDABLE) if cluster.shared else value,
+        value=value,
         global_default=False,
         preemption_policy="PreemptLowerPriority",
         description=f"trainyard: the pods of training {training}",

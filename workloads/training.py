@@ -65,7 +65,6 @@ class Training(pulumi.ComponentResource):
     def __init__(
         self,
         config: StackConfig,
-        rank: int,
         workspace: Workspace,
         dataset: Dataset,
         rendezvous: Rendezvous,
@@ -73,7 +72,6 @@ class Training(pulumi.ComponentResource):
         after: Sequence[pulumi.Resource] = (),
         built: Mapping[str, Any] | None = None,
     ):
-        """`rank`: of several trainings, how many are more urgent."""
         of = f"-{object_name(config.training_name)}" if config.training_name else ""
         super().__init__("trainyard:workloads:Training", f"training{of}", None, workspace.component())
         self.config, workers, job = config, config.workers, config.job
@@ -102,7 +100,7 @@ class Training(pulumi.ComponentResource):
         # Names for the pods: <job>-<index>.<service>.<namespace>.svc.
         service = service_name(config)
         make_service(service, "trainer", self._described(service), None, opts, config.training_name)
-        priority, urgency = self._priority(rank)
+        priority, urgency = self._priority()
         pod = trainer_pod_spec(
             container,
             settings,
@@ -154,13 +152,13 @@ class Training(pulumi.ComponentResource):
         """Metadata of an object of this training."""
         return metadata("trainer", self.workspace.namespace.name, name, annotations, self.config.training_name)
 
-    def _priority(self, rank: int) -> tuple[pulumi.Input[str], list[pulumi.Resource]]:
+    def _priority(self) -> tuple[pulumi.Input[str], list[pulumi.Resource]]:
         """The name of the pods' priority class, and what must be there before them."""
         config, cluster, namespace = self.config, self.workspace.cluster, self.workspace.namespace
         if not config.training_name:
             return make_priority_class("training", TRAINING_PRIORITY, cluster, namespace.name, self), []
         name, where = object_name(config.training_name), config.cluster.namespace
-        made = make_training_priority(name, rank, config.nodes is not None, cluster, where, self)
+        made = make_training_priority(name, config.less_urgent, config.nodes is not None, cluster, where, self)
         # Text, not the output: a class that is made again with another value would take the Job with it.
         return training_class(where, name), [made]
 
