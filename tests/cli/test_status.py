@@ -248,7 +248,8 @@ def several(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         monkeypatch.setattr(TrainingJob, "of", lambda target, _: TrainingJob(api, api, "n", target.job))
         capsys.readouterr()
         code = main(["status", "--stack", "s", *arguments])
-        return code, *capsys.readouterr()
+        told = capsys.readouterr()
+        return code, told.out, told.err
 
     return call
 
