@@ -11,7 +11,7 @@ from trainer.plain import counted
 #: Event -> its sentence; a field that is missing is left empty. Sources: log.event in trainer/.
 SENTENCES = {
     "precision": "computes in {precision} ({reason})",
-    "batch": "a step is {per_step} micro-batches of {micro_batch} for each process",
+    "batch": "in a step each process computes {per_step} times, with a micro-batch of {micro_batch}",
     "compiled": "the model is compiled, in {seconds} s",
     "resume": "resuming from step {step}",
     "config_changed": "{key} is {now} now, and was {before}: {effect}",

@@ -211,7 +211,7 @@ def test_the_command_follows_the_job_that_takes_the_others_place(
 ) -> None:
     api: Any = Api([RUNS, None, DONE], "j2")
     monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.01)
-    monkeypatch.setattr("cli.follow.target_of", lambda *_: TARGET)
+    monkeypatch.setattr("cli.follow.chosen", lambda *_: [TARGET])
     monkeypatch.setattr("cli.follow.TrainingJob.of", lambda *_: TrainingJob(api, api, "n", "j"))
     assert main(["follow", "--stack", "gcp-c3"]) == 0
     assert "Job j was replaced; following j2" in capsys.readouterr().out

@@ -76,6 +76,9 @@ class Seen(Bar):
     def file(self, name: str) -> None:
         pass
 
+    def skip(self, size: int) -> None:
+        self.size = (self.size or 0) - size
+
     def waiting(self, reason: str) -> None:
         pass
 

@@ -45,7 +45,8 @@ def test_the_tokens_are_in_their_secrets_marked_as_such_and_nowhere_else(with_to
             assert not leaks(text), f"{item.type} {item.name}"
     assert not leaks(json.dumps(with_tokens.outputs))
     secret = with_tokens.one("Secret", "tokens").inputs
-    spec = with_tokens.one("Job", "dataset").inputs["spec"]["template"]["spec"]
+    jobs = [item for item in with_tokens.resources if item.kind == "Job" and item.name.startswith("dataset")]
+    spec = jobs[0].inputs["spec"]["template"]["spec"]
     for container in [*spec.get("initContainers", []), *spec["containers"]]:
         reference = {"secretKeyRef": {"name": "tokens", "key": "HF_TOKEN"}}
         assert {"name": "HF_TOKEN", "valueFrom": reference} in container["env"], "pods take them by reference"

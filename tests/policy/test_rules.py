@@ -220,7 +220,8 @@ def test_a_trainings_namespace_is_held_to_the_standard_whatever_its_name() -> No
 
 
 def test_every_rule_is_tried_and_says_what_it_demands() -> None:
-    tried = {*BREAKS, "encrypted-storage", "goes-with-cluster"}
+    tried = {*BREAKS, "encrypted-storage", "goes-with-cluster", "known-cloud"}
+    assert problems(declared("azure-native:storage:StorageAccount")) == {"known-cloud"}
     assert {name(rule) for rule in RULES} == tried
     assert all(demand(rule).endswith(".") for rule in RULES)
     page = (ROOT / "docs" / "operations.md").read_text()
