@@ -93,6 +93,8 @@ def all_of(targets: list[Target], kubeconfig: str | None, price: float | None = 
         try:
             return read(target, kubeconfig)
         except GoneError as error:
+            if len(targets) == 1:
+                raise
             return State(target.job, f"Gone ({error})", None, None, 0, 0, 0)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
