@@ -18,6 +18,7 @@ from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError
 from cli.target import Target
+from workloads.layout import TRAINING as LABEL
 from workloads.scheduling import unscheduled, with_remedy
 
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -36,8 +37,6 @@ OVERDUE_SECONDS = 60
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 #: Selects the training's Job (workloads/objects.py, component).
 TRAINING = "app.kubernetes.io/name=trainyard,app.kubernetes.io/component=trainer"
-#: Of one of several trainings: its name (workloads/objects.py, TRAINING).
-LABEL = "trainyard/training"
 
 
 class SilentError(CommandError):

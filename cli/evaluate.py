@@ -24,7 +24,7 @@ from cli.follow import JobWatch
 from cli.progress import Board
 from cli.reach import last_words, transfer
 from cli.runs import RunName
-from cli.target import Kubeconfig, RunningStack, TrainingName, target_of, targets_of
+from cli.target import Kubeconfig, RunningStack, TrainingName, target_of
 from trainer.contract import EVALUATIONS
 from workloads.layout import CONSUMES, DATA, run_folder
 
@@ -63,7 +63,7 @@ def evaluate(
     names = ",".join(filter(None, (name.strip() for name in tasks.split(","))))
     if not names:
         raise CommandError("--tasks: empty; give names such as hellaswag,lambada_openai", code=2)
-    target = targets_of(stack)[0] if run else target_of(stack, training)
+    target = target_of(stack, training, run)
     trained = TrainingJob.of(target, kubeconfig)
     job, _ = trained.read()
     if CONSUMES in (job["spec"]["template"]["metadata"].get("annotations") or {}):

@@ -16,7 +16,7 @@ from cli.place import options, place_of
 from cli.reach import SCRATCH
 from cli.runs import RunName
 from cli.sample import Step
-from cli.target import Kubeconfig, RunningStack, TrainingName, target_of, targets_of
+from cli.target import Kubeconfig, RunningStack, TrainingName, target_of
 from cli.transfer import get
 from cli.volume import removable
 from trainer.plain import counted, plain
@@ -46,7 +46,7 @@ def export(
     if to and on_volume:
         raise CommandError("--to and --on-volume: give one of them", code=2)
     kept = f"{DATA}/{removable(on_volume)}" if on_volume else ""
-    target = targets_of(stack)[0] if run else target_of(stack, training)
+    target = target_of(stack, training, run)
     with place_of(target, kubeconfig, run) as place:
         chosen = place.run.checkpoint if step is None else step
         folder = (to or HOME / place.run.name).expanduser()
@@ -84,7 +84,7 @@ def push(
     replace: Annotated[bool, typer.Option("--replace", help="Replace the files of one that has some.")] = False,
 ) -> None:
     """The cluster uploads it with the stack's token, secrets.huggingFaceToken, which must be allowed to write."""
-    target = targets_of(stack)[0] if run else target_of(stack, training)
+    target = target_of(stack, training, run)
     token = hub_token(TrainingJob.of(target, kubeconfig))
     if not token:
         key = f"pulumi config set --stack {stack} --secret --path secrets.huggingFaceToken"

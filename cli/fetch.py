@@ -51,7 +51,7 @@ def fetch(
         targets = targets_of(stack)
         with transfer(targets[0], kubeconfig) as (volume, _, _):
             run = best_of(volume, targets).name
-    target = targets_of(stack)[0] if run else target_of(stack, training)
+    target = target_of(stack, training, run)
     remote = run_folder(run) if run else str(target.run_directory)
     folder = (to or HOME / PurePosixPath(remote).name).expanduser()
     note = {"context": target.context, "namespace": target.namespace, "run": remote}

@@ -13,7 +13,7 @@ import typer
 
 from cli.place import options, place_of
 from cli.runs import RunName
-from cli.target import Kubeconfig, RunningStack, TrainingName, target_of, targets_of
+from cli.target import Kubeconfig, RunningStack, TrainingName, target_of
 from trainer.plain import plain
 
 Step = Annotated[int | None, typer.Option(metavar="N", min=0, help="Default: the newest checkpoint.")]
@@ -40,7 +40,7 @@ def sample(
 ) -> None:
     text = sys.stdin.read() if prompt == "-" else prompt
     drawn = {"tokens": tokens, "count": count, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    target = targets_of(stack)[0] if run else target_of(stack, training)
+    target = target_of(stack, training, run)
     with place_of(target, kubeconfig, run) as place:
         place.call("trainer.sample", *options(step=step, prompt="-", chat=chat, **drawn), text=text)
 
@@ -61,7 +61,7 @@ def chat(
     """For a model that was fine-tuned on conversations. An empty line, Ctrl-D or Ctrl-C ends it."""
     drawn = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
-    target = targets_of(stack)[0] if run else target_of(stack, training)
+    target = target_of(stack, training, run)
     with place_of(target, kubeconfig, run) as place, place.process("trainer.chat", *options(step=step, **drawn)) as pod:
         place.bar.waiting("the pod reads the model")
         _listen(pod)

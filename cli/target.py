@@ -133,9 +133,14 @@ class Target:
         return f" --training {self.training}" if self.training else ""
 
 
-def target_of(stack: str, training: str = "") -> Target:
-    """A training of a stack: the one of that name, or the only one. Raises CommandError."""
+def target_of(stack: str, training: str = "", run: str | None = None) -> Target:
+    """A training of a stack: the one of that name, or the only one; any where a `run` of the volume is named.
+
+    Raises CommandError.
+    """
     found = targets_of(stack)
+    if run:
+        return found[0]
     names = ", ".join(target.training for target in found if target.training)
     if training and not names:
         raise CommandError(

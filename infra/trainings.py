@@ -21,8 +21,8 @@ from infra.sections import DatasetConfig, WorkersConfig
 from infra.stackfiles import object_name
 from infra.training_rules import shape_of
 from trainer.config.memory import saved
-from trainer.config.schema import Config
-from trainer.config.section import keys_of, merged
+from trainer.config.schema import Config, nested
+from trainer.config.section import keys_of
 from trainer.config.values import shown, typed
 from trainer.plain import counted
 
@@ -70,16 +70,20 @@ def several(values: Mapping[str, Any], problems: list[str]) -> dict[str, Differi
     return found
 
 
+def _map_of(values: Mapping[str, Any], key: str, form: str, problems: list[str]) -> Mapping[str, Any]:
+    """What a stack file has under one of KEYS; nothing where it has none, or no map, which is a problem."""
+    given = values.get(key)
+    if given is None or (isinstance(given, Mapping) and given):
+        return given or {}
+    what = "is empty" if not given else f"{shown(given)} is no map of {'trainings' if key == 'trainings' else 'keys'}"
+    problems.append(f"{key}: {what}; give {form}")
+    return {}
+
+
 def _listed(values: Mapping[str, Any], problems: list[str]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Name, path and differing sections of each entry of `trainings`."""
-    given = values.get("trainings")
-    if given is None:
-        return
-    if not isinstance(given, Mapping) or not given:
-        what = "is empty" if not given else f"{shown(given)} is no map of trainings"
-        problems.append(f"trainings: {what}; give NAME: {{KEY: VALUE}}, such as small: {{model: {{preset: tiny}}}}")
-        return
-    for name, keys in given.items():
+    form = "NAME: {KEY: VALUE}, such as small: {model: {preset: tiny}}"
+    for name, keys in _map_of(values, "trainings", form, problems).items():
         path = f"trainings.{name}"
         if not _NAME.fullmatch(str(name)):
             allowed = "lower-case letters, digits, '-' and '.' inside; at most 40"
@@ -120,12 +124,9 @@ def _joined(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 def _swept(values: Mapping[str, Any], problems: list[str]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Name, path and differing sections of each combination of the values of `sweep`."""
-    given = values.get("sweep")
-    if given is None:
-        return
-    if not isinstance(given, Mapping) or not given:
-        what = "is empty" if not given else f"{shown(given)} is no map of keys"
-        problems.append(f"sweep: {what}; give KEY: [VALUE, ...], such as optimizer.learningRate: [0.0003, 0.001]")
+    form = "KEY: [VALUE, ...], such as optimizer.learningRate: [0.0003, 0.001]"
+    given = _map_of(values, "sweep", form, problems)
+    if not given:
         return
     known = _sweepable()
     found: dict[str, list[Any]] = {}
@@ -152,11 +153,7 @@ def _swept(values: Mapping[str, Any], problems: list[str]) -> Iterator[tuple[str
         return
     for point in itertools.product(*found.values()):
         name = "-".join(f"{_word(key)}-{_word_of(value)}" for key, value in zip(found, point, strict=True))[:40]
-        keys: dict[str, Any] = {}
-        for key, value in zip(found, point, strict=True):
-            for part in reversed(key.split(".")):
-                value = {part: value}
-            keys = merged(keys, value)
+        keys = nested(dict(zip(found, point, strict=True)))
         yield name.strip("-."), f"sweep ({name.strip('-.')})", _differing(values, keys)
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from cli.cluster import LABEL, workers
+from cli.cluster import workers
 from cli.status import read
 from cli.target import PROOF, Target, target_of, targets_of
 from faults.cluster import Cluster
@@ -24,6 +24,7 @@ from infra.stackfiles import stack_file_values
 from infra.trainings import KEYS
 from prove.engine import State, check_limit
 from prove.stack import Proved
+from workloads.layout import TRAINING
 
 MAX_HOURS = 6
 """Limit of a proof's training, in case the proof dies: three times what a proof takes."""
@@ -94,7 +95,7 @@ class Subject(Cluster):
 
     def running(self, training: str) -> list[dict[str, Any]]:
         """The running pods of one of several trainings."""
-        return workers(self.pods(f"{LABEL}={training}"))
+        return workers(self.pods(f"{TRAINING}={training}"))
 
     def step_of(self, training: str) -> int:
         """The newest step of one of several trainings; 0 before the first."""

@@ -23,6 +23,8 @@ def weights_folder(name: str) -> str:
     return f"{DATA}/models/{name}" if is_on_hub(name) else name
 
 
+#: Label of the objects of one of several trainings: its name.
+TRAINING = "trainyard/training"
 #: Annotation of pods with queued nodes: the name of their ProvisioningRequest.
 CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"
 #: Name of the PodTemplate of pods through which users' machines reach the shared volume.

@@ -9,6 +9,7 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster
 from infra.trainings import MOST
+from workloads.layout import TRAINING as TRAINING
 
 RBAC = "rbac.authorization.k8s.io"
 #: Values of priority classes. On a shared cluster (Cluster.shared) they order the queue and preempt nothing: preemption
@@ -23,10 +24,6 @@ RENDEZVOUS_PRIORITY = 1000
 CHECK_PRIORITY = 500
 #: Other pods of the cluster have 0: a training is ahead of them in the queue but preempts none.
 TRAINING_PRIORITY = 100
-
-
-#: Label of the objects of one of several trainings: its name.
-TRAINING = "trainyard/training"
 
 
 def component(name: str, training: str = "") -> dict[str, str]:

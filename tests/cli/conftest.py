@@ -67,7 +67,7 @@ def command(
     def report(pod: Any, run: str) -> None:
         noise(tmp_path / "scratch" / "report" / "index.html", 10)
 
-    def target_of(stack: str, training: str = "") -> Target:
+    def target_of(stack: str, *_: str | None) -> Target:
         return Target(f"context-{stack}", "n", "train", None, {}, str(run))
 
     def call(*arguments: str) -> tuple[int, str, str]:

@@ -86,7 +86,6 @@ def pods(tmp_path: Path, volume: Path, monkeypatch: pytest.MonkeyPatch) -> list[
     target = Target("c", "n", "train", None, {}, f"{volume}/runs/plain")
     for module in (sample, export):
         monkeypatch.setattr(module, "target_of", lambda *_: target)
-        monkeypatch.setattr(module, "targets_of", lambda *_: [target])
     monkeypatch.setattr(place, "transfer", transfer)
     monkeypatch.setattr(place, "run_folder", lambda name: f"{volume}/runs/{name}")
     monkeypatch.setattr(runs, "DATA", str(volume))

@@ -51,10 +51,10 @@ def load(arguments: list[str]) -> Config:
         argument = rest.pop(0)
         if argument == "--config" or argument.startswith("--config="):
             path = argument.partition("=")[2] or (rest.pop(0) if rest else "")
-            given = merged(given, named(Config, _nested(_read(path, problems)), problems))
+            given = merged(given, named(Config, nested(_read(path, problems)), problems))
         elif "=" in argument and not argument.startswith("-"):
             key, _, text = argument.partition("=")
-            given = merged(given, named(Config, _nested({key: text}), problems))
+            given = merged(given, named(Config, nested({key: text}), problems))
         else:
             problems.lines.append(f"{argument}: not an argument; write --config FILE.yaml or key=value")
     given = with_deepspeed_file(given, problems)
@@ -73,7 +73,7 @@ def with_deepspeed_file(given: dict[str, Any], problems: Problems) -> dict[str, 
     if not path or not isinstance(path, str):
         return given
     theirs = deepspeed_json.read(path, problems.lines, problems.path(("engine", "deepspeed_config"))).settings
-    both = merged(given, _nested(theirs))
+    both = merged(given, nested(theirs))
     ours, final = (flat(checked(values, Problems())) for values in (given, both))
     for key in theirs.keys() & _flat(given).keys():
         if ours[key] != final[key]:
@@ -95,7 +95,7 @@ def arguments(config: Config) -> list[str]:
 
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:
     """A copy of the configuration with other values under some dotted keys."""
-    return Config.model_validate(merged(config.model_dump(), _nested(changes)))
+    return Config.model_validate(merged(config.model_dump(), nested(changes)))
 
 
 def with_steps(config: Config, epochs_a_step: float) -> Config:
@@ -132,7 +132,8 @@ def _flat(nested: Mapping[str, Any], start: str = "") -> dict[str, Any]:
     return found
 
 
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted key as nested sections."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         for part in reversed(key.split(".")):
