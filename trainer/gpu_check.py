@@ -1,17 +1,15 @@
 """Measure the nodes before a training: `python -m trainer.gpu_check --nodes N --master HOST:PORT ...`, once a node.
 
-It lists the accelerators, times an all-reduce over all processes of all nodes (NCCL; gloo on CPUs), checks its sum, and
-writes to the shared volume from every node at once. The first node prints the result and, in a cluster, stores it in a
-ConfigMap.
+It lists the accelerators, refuses those that this image's torch cannot use (gpu_fit.py), times an all-reduce over all
+processes of all nodes (NCCL; gloo on CPUs), checks its sum, and writes to the shared volume from every node at once.
+The first node prints the result and, in a cluster, stores it in a ConfigMap.
 """
 
 import argparse
 import json
 import os
-import shutil
 import socket
 import ssl
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,13 +22,12 @@ from typing import Any
 from trainer.config.paths import folder
 from trainer.contract import EXIT_RESTART
 from trainer.elastic import network
-from trainer.errors import one_line, usage
+from trainer.errors import UserError, one_line, usage
+from trainer.gpu_fit import accelerators, inspect, unfit
 
 WAIT_SECONDS = 2400
 """How long the first node waits for the others: nodes with accelerators take up to 15 minutes each to start."""
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-NVIDIA_SMI = "/usr/local/nvidia/bin/nvidia-smi"
-"""GKE's device plugin mounts it here, which is not on PATH."""
 SHARE = 0.4
 """Fraction of a network card's nominal rate that NCCL over plain TCP must reach. A single socket, where eight or more
 are due, does not."""
@@ -88,21 +85,6 @@ def judge(result: dict[str, Any], gbit: float | None) -> None:
         print(f"gpu_check: warning: {result['warning']}", file=sys.stderr, flush=True)
 
 
-def accelerators() -> dict[str, Any]:
-    """Names and driver of the accelerators, from nvidia-smi; no names on a node without any."""
-    program = shutil.which("nvidia-smi") or (NVIDIA_SMI if os.path.exists(NVIDIA_SMI) else None)
-    if program is None:
-        return {"accelerators": []}
-    query = "--query-gpu=name,memory.total,driver_version"
-    done = subprocess.run(
-        [program, query, "--format=csv,noheader"], capture_output=True, text=True, check=False, timeout=120
-    )
-    if done.returncode:
-        raise RuntimeError(f"nvidia-smi failed ({done.returncode}): {done.stdout}{done.stderr}")
-    rows = [[field.strip() for field in row.split(",")] for row in done.stdout.splitlines() if row.strip()]
-    return {"accelerators": [f"{name} {memory}" for name, memory, _ in rows], "driver": rows[0][2] if rows else ""}
-
-
 def write_speed(folder: Path, megabytes: int) -> float:
     """MB/s of writing and fsyncing a file in `folder`; the file is deleted."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +103,11 @@ def write_speed(folder: Path, megabytes: int) -> float:
 
 
 def exchange(options: argparse.Namespace, host: str, port: int, own: dict[str, Any]) -> dict[str, Any] | None:
-    """Run this node's processes; return the result of all nodes on the first node, None on the others."""
+    """Run this node's processes; return the result of all nodes on the first node, None on the others.
+
+    Raises:
+        UserError: a node cannot train, whatever it measures.
+    """
     import torch.multiprocessing as processes
     from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
@@ -133,7 +119,10 @@ def exchange(options: argparse.Namespace, host: str, port: int, own: dict[str, A
         except (ProcessRaisedException, ProcessExitedException) as error:
             # The process has printed its traceback to stderr; the last line names the error.
             raise RuntimeError(one_line((str(error).strip().splitlines() or [error])[-1])) from None
-        return json.loads(result.read_text("utf-8")) if options.node_rank == 0 else None
+        found = json.loads(result.read_text("utf-8")) if result.exists() else None
+        if found and "unfit" in found:
+            raise UserError(f"gpu_check: {found['unfit']}")
+        return found
 
 
 def _process(
@@ -144,29 +133,30 @@ def _process(
 
     from trainer.parallel.world import World
 
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
     if "GLOO_SOCKET_IFNAME" not in os.environ and (name := network.interface_towards(host)):
         os.environ["GLOO_SOCKET_IFNAME"] = name
     rank, size = options.node_rank * options.processes + local_rank, options.nodes * options.processes
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if cuda else "gloo",
-        init_method=f"tcp://{host}:{port}",
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=WAIT_SECONDS),
-    )
+    timeout = timedelta(seconds=WAIT_SECONDS)
+    # Over gloo, which works on a node without a usable accelerator, the nodes agree on whether to measure.
+    dist.init_process_group("gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=size, timeout=timeout)
     try:
-        seconds, correct = _all_reduce(options.megabytes, rank, size, device)
-        place = World(rank, size, local_rank, 1, device)
-        nodes = place.gather(own if local_rank == 0 else None)
+        place = World(rank, size, local_rank, 1, torch.device("cpu"))
+        nodes = [node for node in place.gather({**own, **inspect(own)} if local_rank == 0 else None) if node]
+        if reason := unfit(nodes):
+            if local_rank == 0:
+                result.write_text(json.dumps({"unfit": reason}), encoding="utf-8")
+            return
+        cuda = torch.cuda.is_available()
+        device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+        if cuda:
+            torch.cuda.set_device(device)
+        group = dist.new_group(backend="nccl", timeout=timeout) if cuda else None
+        seconds, correct = _all_reduce(options.megabytes, rank, size, device, group)
         if rank == 0:
             volume = options.megabytes * 1e6
             found = {
                 "correct": correct,
-                "nodes": [node for node in nodes if node],
+                "nodes": nodes,
                 "processes": size,
                 "backend": "nccl" if cuda else "gloo",
                 "megabytes": options.megabytes,
@@ -174,7 +164,7 @@ def _process(
                 # Traffic on each process's link in a ring: what NCCL's own tests call busbw.
                 "bus_gigabytes_per_second": round(2 * (size - 1) / size * volume / seconds / 1e9, 3),
                 "storage_megabytes_per_second": round(
-                    sum(node.get("storage_megabytes_per_second", 0) for node in nodes if node), 1
+                    sum(node.get("storage_megabytes_per_second", 0) for node in nodes), 1
                 ),
             }
             result.write_text(json.dumps(found), encoding="utf-8")
@@ -184,8 +174,8 @@ def _process(
         dist.destroy_process_group()
 
 
-def _all_reduce(megabytes: int, rank: int, size: int, device: Any) -> tuple[float, bool]:
-    """(Seconds of one all-reduce, whether its sum is right)."""
+def _all_reduce(megabytes: int, rank: int, size: int, device: Any, group: Any) -> tuple[float, bool]:
+    """(Seconds of one all-reduce, whether its sum is right). group: of the measured exchange; None: the default."""
     import torch
     import torch.distributed as dist
 
@@ -195,13 +185,13 @@ def _all_reduce(megabytes: int, rank: int, size: int, device: Any) -> tuple[floa
         dist.barrier()
         begun = time.perf_counter()
         for _ in range(times):
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, group=group)
         if device.type == "cuda":
             torch.cuda.synchronize()
         return (time.perf_counter() - begun) / times
 
     tensor.fill_(rank + 1.0)
-    dist.all_reduce(tensor)
+    dist.all_reduce(tensor, group=group)
     # Whole numbers below 2^24 are exact in fp32.
     correct = bool((tensor == size * (size + 1) / 2).all())
     tensor.zero_()
