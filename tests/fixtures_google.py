@@ -23,6 +23,8 @@ PROJECT, ZONE, REGION = "my-project", "us-central1-a", "us-central1"
 CLUSTER = f"/container/projects/{PROJECT}/locations/{ZONE}/clusters/trainyard-gcp-a100"
 DISK = f"/compute/projects/{PROJECT}/zones/{ZONE}/disks/trainyard-gcp-a100-data"
 
+IMAGES = "/gke-image-maps/gke-to-cos.json"
+DRIVERS = "/cos-tools/19216.220.6/lakitu/gpu_driver_versions.textproto"
 INSTANCES = f"/compute/projects/{PROJECT}/aggregated/instances"
 
 
@@ -42,8 +44,18 @@ def quotas(**limits: tuple[float, float]) -> dict[str, Any]:
     return {"quotas": [{"metric": name, "limit": limit, "usage": usage} for name, (limit, usage) in limits.items()]}
 
 
+def drivers(**by_type: tuple[str, str]) -> str:
+    """COS's list of the drivers of an image: type of accelerator -> (default, latest)."""
+    rows = (
+        f'{{gpu_device: {{gpu_type: "{name}"}}, supported_driver_versions: '
+        f'[{{label: "DEFAULT", version: "{default}"}}, {{version: "{latest}", label: "LATEST"}}, {{version: "1.0"}}]}}'
+        for name, (default, latest) in by_type.items()
+    )
+    return f"gpu_driver_version_info: [{', '.join(rows)}]"
+
+
 class Cloud:
-    """The answers by path: a body, or (status, body). Any other path is 404."""
+    """The answers by path: a body (a text is sent as it is), or (status, body). Any other path is 404."""
 
     def __init__(self) -> None:
         project = f"/cloudresourcemanager/projects/{PROJECT}"
@@ -76,6 +88,13 @@ class Cloud:
         self.answers[f"/container/projects/{PROJECT}/locations/{ZONE}/serverConfig"] = {
             "channels": [{"channel": "REGULAR", "defaultVersion": "1.35.0-gke.1171000"}]
         }
+        self.answers[IMAGES] = {
+            "entries": [
+                {"gke_version": "1.34.1-gke.100", "image": "cos-121-18867-199-52"},
+                {"gke_version": "1.35.0-gke.1171000", "image": "cos-125-19216-220-6"},
+            ]
+        }
+        self.answers[DRIVERS] = drivers(NVIDIA_L4=("1.2", "3.4"), NVIDIA_TESLA_A100=("580.126.20", "590.48.01"))
         for path in (
             "machineTypes/a2-highgpu-8g",
             "machineTypes/e2-standard-4",
@@ -94,14 +113,15 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
             path = self.path.split("?")[0]
             made.asked.append(self.path)
             status, body = 404, {"error": {"message": f"{path} was not found"}}
-            if self.headers["Authorization"] != f"Bearer {TOKEN}":
+            public = path.startswith(("/gke-image-maps/", "/cos-tools/"))
+            if self.headers["Authorization"] != (None if public else f"Bearer {TOKEN}"):
                 status, body = 401, {"error": {"message": "Request had invalid authentication credentials."}}
             elif path in made.answers:
                 answer = made.answers[path]
                 status, body = answer if isinstance(answer, tuple) else (200, answer)
             self.send_response(status)
             self.end_headers()
-            self.wfile.write(json.dumps(body).encode())
+            self.wfile.write((body if isinstance(body, str) else json.dumps(body)).encode())
 
         def do_POST(self) -> None:
             given = self.rfile.read(int(self.headers["Content-Length"])).decode()

@@ -8,19 +8,24 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 from infra.cluster import NVIDIA_GPU
 from infra.config import StackConfig
 from infra.doctor import images
+from infra.doctor.driver import image_cuda, judge
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.doctor.prerequisites import run
 from infra.existing import find_context, in_folder
 from infra.sections import ExistingStorage
+from trainer.config.drivers import numbers
 
 #: successPolicy of the training Job is on by default from 1.31.
 OLDEST_KUBERNETES = (1, 31)
 #: Platform that the image is built for (infra/image.py).
 PLATFORM = "linux/amd64"
+#: NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery: the driver's version, and in older releases its first number.
+DRIVER_LABELS = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.major")
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 #: Asks the cluster with kubectl; None: no answer, or no right to one.
@@ -57,7 +62,7 @@ def cluster(config: StackConfig, stack: str) -> Iterator[Finding]:
     folder = in_folder(config.storage, offer)
     yield _version(name, version)
     yield _rights(name, ask, folder)
-    yield from _nodes(config.workers.gpus, ask)
+    yield from _nodes(config, ask)
     if not folder:
         yield _storage_class(config.section(ExistingStorage).class_name, ask)
 
@@ -85,12 +90,14 @@ def _rights(name: str, ask: Ask, folder: bool) -> Finding:
     return ok("rights", f"you may create {', '.join(needed)}")
 
 
-def _nodes(gpus: int, ask: Ask) -> Iterator[Finding]:
+def _nodes(config: StackConfig, ask: Ask) -> Iterator[Finding]:
+    gpus = config.workers.gpus
     listed = ask("get", "nodes", "--output", "json")
     if listed is None:
         yield unchecked("nodes", "you may not list them; they must include amd64 Linux")
         return
-    all_status = [node["status"] for node in json.loads(listed)["items"]]
+    items = json.loads(listed)["items"]
+    all_status = [node["status"] for node in items]
     platforms = ["{operatingSystem}/{architecture}".format_map(status["nodeInfo"]) for status in all_status]
     able = [status for status, platform in zip(all_status, platforms, strict=True) if platform == PLATFORM]
     there = ", ".join(f"{count} {platform}" for platform, count in Counter(platforms).items())
@@ -110,6 +117,18 @@ def _nodes(gpus: int, ask: Ask) -> Iterator[Finding]:
             "an autoscaler adds a node with more, or NVIDIA's device plugin announces them",
             "kubectl describe nodes   # Allocatable",
         )
+    yield from _driver(config, [node["metadata"] for node in items])
+
+
+def _driver(config: StackConfig, nodes: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Check the oldest driver on a label; without NVIDIA's GPU feature discovery there are none."""
+    cuda, known = image_cuda(config), list[tuple[str, str]]()
+    for node in nodes:
+        labels = node.get("labels") or {}
+        known += [(labels[name], node["name"]) for name in DRIVER_LABELS if name in labels][:1]
+    if cuda and known:
+        version, name = min(known, key=lambda each: numbers(each[0]))
+        yield judge(f"node {name} has", version, cuda, f"kubectl describe node {name}   # then give it a newer driver")
 
 
 def _storage_class(wanted: str | None, ask: Ask) -> Finding:

@@ -32,9 +32,18 @@ Identity = Annotated[str, StringConstraints(pattern=r"^arn:aws:iam::\d{12}:(role
 
 
 @cache
+def _facts() -> dict[str, dict[str, Any]]:
+    return load(Path(__file__).parent / "versions.yaml")
+
+
 def versions() -> dict[str, dict[str, Any]]:
     """Kubernetes version on EKS -> its facts (versions.yaml)."""
-    return load(Path(__file__).parent / "versions.yaml")["versions"]
+    return _facts()["versions"]
+
+
+def known_driver() -> tuple[int, str]:
+    """(Date of a release of the nodes' image, the driver for accelerators that it and all later ones have at least)."""
+    return _facts()["driver"]["since"], _facts()["driver"]["version"]
 
 
 if TYPE_CHECKING:

@@ -55,6 +55,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = con
     yield from _zones(amazon, eks)
     yield from _version(amazon, eks, stack)
     yield from machines.offered(amazon, eks, config.section(EksNodes))
+    yield from machines.driver(config)
     yield from _file_system(amazon, config, stack)
     yield from quota.checks(amazon, config, stack)
     yield from rights(amazon)

@@ -1,13 +1,15 @@
-"""Checks that the zones offer the machine types."""
+"""Checks that the zones offer the machine types, and that their image has a driver for the stack's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from infra.config import StackConfig
+from infra.doctor.driver import SUBJECT, image_cuda, judge
 from infra.doctor.finding import Finding, asked, ok, problem, warning
 from infra.eks.doctor.aws_client import Amazon
 from infra.eks.machines import by_zone, regions
-from infra.eks.section import EksConfig, EksNodes
+from infra.eks.section import EksConfig, EksNodes, known_driver
 
 
 def offered(amazon: Amazon, eks: EksConfig, nodes: EksNodes) -> Iterator[Finding]:
@@ -56,6 +58,20 @@ def _offerings(amazon: Amazon, types: tuple[str, ...]) -> set[tuple[str, str]]:
         Filters=[{"Name": "instance-type", "Values": list(types)}],
     )
     return {(item["Location"], item["InstanceType"]) for item in answer["InstanceTypeOfferings"]}
+
+
+def driver(config: StackConfig) -> Iterator[Finding]:
+    """Whether the nodes' image has a driver for the stack's image. AWS answers no question about it: this is a list."""
+    release, cuda = config.section(EksConfig).node_release, image_cuda(config)
+    since, version = known_driver()
+    if not cuda:
+        return
+    latest = "pulumi config set --path eks.nodeRelease latest"
+    if release == "latest" or int(release.rpartition("-")[2]) >= since:
+        yield judge(f"images of nodes since {since} have at least", version, cuda, latest)
+    else:
+        text = f"eks.nodeRelease {release} is older than {since}, the first image here known to have {version}"
+        yield warning(SUBJECT, f"{text}; the node check (check.enabled) finds out on the nodes", latest)
 
 
 def _not_offered(name: str, zones: Iterable[str], pairs: set[tuple[str, str]], region: str) -> str:

@@ -13,11 +13,10 @@ from typing import Any
 from infra.config import StackConfig
 from infra.doctor import images, prerequisites
 from infra.doctor.finding import Finding, asked, ok, or_unchecked, problem, unchecked, warning
-from infra.gke.doctor import credentials, quota
+from infra.gke.doctor import credentials, quota, versions
 from infra.gke.doctor.google_client import LOGIN, Google, NoAnswer, connect
 from infra.gke.section import GkeConfig, GkeNodes, GkeStorage, zones
 from infra.gke.services import apis, buckets, used
-from infra.needs import numbers
 from infra.stackfiles import is_marked
 
 #: Project of the shipped stack files, until the user sets another.
@@ -56,7 +55,8 @@ def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connec
     yield from _rights(google, config)
     yield from _buckets(google, config)
     yield from _apis(google, config)
-    yield from _version(google, config)
+    yield from versions.kubernetes(google, config)
+    yield from versions.driver(google, config)
     yield from _offered(google, config)
     yield from quota.checks(google, config, stack)
     yield from _names(google, config, stack)
@@ -159,25 +159,6 @@ def _apis(google: Google, config: StackConfig) -> Iterator[Finding]:
         )
     else:
         yield ok("APIs", f"all {len(names)} are enabled")
-
-
-@or_unchecked("GKE's version")
-def _version(google: Google, config: StackConfig) -> Iterator[Finding]:
-    """Whether the version that the release channel would give has all features of the stack."""
-    gke = config.section(GkeConfig)
-    answer = google.get("container", f"projects/{gke.project}/locations/{gke.zone}/serverConfig")
-    given = {item["channel"]: item.get("defaultVersion", "") for item in answer.get("channels", [])}
-    version = given.get(gke.release_channel, "")
-    needed = {name: it.versions["gke"] for name, it in used(config).items() if "gke" in it.versions}
-    late = [name for name in needed if numbers(needed[name]) > numbers(version)]
-    if late:
-        newest = max((needed[name] for name in late), key=numbers)
-        fix = f"pulumi config set --path gke.releaseChannel RAPID   # or do without {', '.join(late)}"
-        need = f"{', '.join(late)} need{'s' if len(late) == 1 else ''} {newest} or newer"
-        text = f"{gke.release_channel} gives {version or 'none'}; {need}"
-        yield problem("GKE's version", text, fix)
-    else:
-        yield ok("GKE's version", f"{version} has all that is used")
 
 
 def _offered(google: Google, config: StackConfig) -> Iterator[Finding]:

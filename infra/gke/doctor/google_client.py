@@ -29,6 +29,9 @@ SERVICES = {
     "oauth2": "https://oauth2.googleapis.com",
     "serviceusage": "https://serviceusage.googleapis.com/v1",
     "storage": "https://storage.googleapis.com/storage/v1",
+    # Public files.
+    "cos-tools": "https://storage.googleapis.com/cos-tools",
+    "gke-image-maps": "https://www.gstatic.com/gke-image-maps",
 }
 
 
@@ -82,6 +85,17 @@ class Google:
     def delete(self, service: str, path: str) -> dict[str, Any]:
         """The answer to DELETE. Raises NoAnswer."""
         return self._ask("DELETE", service, path)
+
+    def public(self, service: str, path: str) -> str:
+        """A public file, asked for without credentials. Raises NoAnswer."""
+        url = f"{self.services[service]}/{path}"
+        try:
+            answer = self.session.get(url, timeout=self.patience)
+        except requests.RequestException as error:
+            raise NoAnswer(f"{url} does not answer ({type(error).__name__})") from None
+        if not answer.ok:
+            raise NoAnswer(f"{url} does not answer (HTTP {answer.status_code})", answer.status_code)
+        return answer.text
 
     def identify(self, token: str) -> str:
         """E-mail of a token's owner; "": Google does not say."""

@@ -14,9 +14,13 @@ from infra.parse import parse
 from tests.conftest import OFFER, write_kubeconfig
 
 
-def node(architecture: str, gpus: int = 0) -> dict[str, Any]:
+def node(architecture: str, gpus: int = 0, name: str = "node", **labels: str) -> dict[str, Any]:
     info = {"operatingSystem": "linux", "architecture": architecture}
-    return {"status": {"nodeInfo": info, "allocatable": {"cpu": "8", "nvidia.com/gpu": str(gpus)}}}
+    metadata = {"name": name, "labels": {f"nvidia.com/cuda.{key}": value for key, value in labels.items()}}
+    return {
+        "metadata": metadata,
+        "status": {"nodeInfo": info, "allocatable": {"cpu": "8", "nvidia.com/gpu": str(gpus)}},
+    }
 
 
 def storage_class(name: str, default: bool = False, made: str = "2026-01-01T00:00:00Z", **more: str) -> dict[str, Any]:
@@ -115,6 +119,22 @@ def test_accelerators_that_no_node_offers_are_told(kubectl: Kubectl) -> None:
     assert {item.level for item in kubectl.checks(workers={"gpus": 4, "processes": 4})} == {"ok"}
     finding = kubectl.refused("warning", workers={"gpus": 8, "processes": 8})
     assert "workers.gpus is 8, and no node offers more than 4" in finding.text, "arm64 has 8, of no use"
+
+
+def test_the_oldest_driver_of_the_nodes_is_told_with_its_node(kubectl: Kubectl) -> None:
+    full, major = "driver-version.full", "driver.major"
+    nodes = [
+        node("amd64", 8, "new", **{full: "580.95.05", major: "580"}),
+        node("amd64", 8, "old", **{full: "570.9.1"}),
+        node("amd64", 8, "oldest", **{major: "535"}),
+    ]
+    kubectl.answers["get nodes"] = {"items": nodes}
+    finding = kubectl.refused("problem", workers={"gpus": 8, "processes": 8})
+    assert (finding.subject, "oldest" in finding.fix) == ("accelerators' driver", True)
+    assert finding.text.startswith("node oldest has 535; torch in the image, for CUDA 13.")
+    assert {item.level for item in kubectl.checks()} == {"ok"}, "a stack without accelerators"
+    kubectl.answers["get nodes"] = {"items": nodes[:1]}
+    assert "node new has 580.95.05" in str(kubectl.checks(workers={"gpus": 8, "processes": 8}))
 
 
 def test_the_class_of_the_shared_volume_has_to_be_there(kubectl: Kubectl) -> None:
