@@ -1,15 +1,15 @@
-"""Tests and benchmarks for a machine with a GPU, in stages of at most 8 minutes: `make gpu`, `python -m bench.gpu`.
+"""Tests and benchmarks for a machine with a GPU, ten minutes in all: `make gpu`, `python -m bench.gpu`.
 
-They need neither a network nor .venv: `make gpu PY=python3` uses a Python that has torch. `--stage NAME` runs one stage
-alone. A stage writes its page in bench/results/ as figures arrive, stops at its limit and keeps them, and prints its
-main lines, which the summary repeats. `--device cpu --tiny` rehearses every stage on a CPU with a tiny model and writes
-its pages outside the repository.
+They need neither a network nor .venv nor a checkout that can be written to: `make gpu PY=python3` uses a Python that
+has torch. The stages come in the order in which a failure says most: what the device is, tests, speed. `--stage NAME`
+runs one alone. A stage writes its page in bench/results/ as figures arrive, else in a folder that the summary names,
+stops at its limit and keeps them. The terminal shows its main lines, a log all of them. `--device cpu --tiny` rehearses
+every stage on a CPU with a tiny model and writes its pages outside the repository.
 """
 
 import argparse
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,18 +17,23 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
-from importlib.util import find_spec
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
+from typing import IO
 
 from bench import page
 from bench.trainer import setup
+from bench.verdicts import Verdicts
 
 ROOT = Path(__file__).parents[1]
-MINUTES = 8.0
+LIMITS = {"device": 1.0, "tests": 4.0, "speed": 6.0}
+"""Minutes of each stage at most, in order. On one H100 (2026-11-26) the tests take 2.4, a mode of speed 0.5 to 1."""
+MINUTES = 10.0
 GRACE_SECONDS = 15
-"""Seconds after a stage's own limit until it is killed."""
+"""A stage with a limit of its own stops so many seconds before it is killed."""
+WIDTH = 150
 REQUIRED = {"torch": "torch", "transformers": "transformers", "numpy": "numpy", "yaml": "PyYAML"}
 REQUIRED |= {"safetensors": "safetensors", "tokenizers": "tokenizers", "pytest": "pytest"}
 """Module -> package: those of the trainer's requirements that the training of a language model imports, and pytest."""
@@ -43,44 +48,54 @@ OLDEST = (2, 11)
 class Stage:
     name: str
     command: list[str]
+    shown: Callable[[str], str] = str.rstrip
+    """What the terminal shows of a line of its output: all of it, a letter that says how far it is, or nothing."""
     verdict: str = ""
-    seconds: float = 0.0
-    lines: list[str] = field(default_factory=list)
-    """Output lines for the summary: those that begin with "== ", and pytest's last one."""
 
 
 def main(arguments: list[str] | None = None) -> int:
+    began = time.monotonic()
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
     parser.add_argument("--stage", default="", metavar="NAME[,NAME]", help="only these; default: all, one by one")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="rehearse with a tiny model")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="limit of a stage")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="limit of all stages; default: 10")
     options = parser.parse_args(arguments)
     problem = lacking(options.device, options.tiny)
     if problem:
         print(f"error: {problem}", file=sys.stderr)
         return 2
-    known = stages(options.device, options.tiny, options.minutes)
-    wanted = [name for name in options.stage.split(",") if name] or list(known)
-    unknown = [name for name in wanted if name not in known]
+    wanted = [name for name in options.stage.split(",") if name] or list(LIMITS)
+    unknown = [name for name in wanted if name not in LIMITS]
     if unknown:
-        print(f"error: --stage {unknown[0]}: not a stage; there are {', '.join(known)}", file=sys.stderr)
+        print(f"error: --stage {unknown[0]}: not a stage; there are {', '.join(LIMITS)}", file=sys.stderr)
         return 2
     print(page.describe("torch", "transformers"), flush=True)
     absent = [f"{name} ({use})" for name, use in OPTIONAL.items() if find_spec(name) is None]
     if absent:
         print(f"not installed, so left out: {'; '.join(absent)}; install their wheels to have them", flush=True)
-    done = []
-    for name in wanted:
-        print(f"\n{name}: {' '.join(known[name].command)}", flush=True)
-        run(known[name], 60 * options.minutes, tests_page(options) if name == "tests" else None)
-        done.append(known[name])
-    print(f"\nSummary ({'rehearsal; ' if options.tiny else ''}pages in {page.results(options.tiny)})")
+    done: list[Stage] = []
+    with tempfile.NamedTemporaryFile("a", prefix="trainyard-gpu-", suffix=".log", delete=False) as log:
+        for name in wanted:
+            left = 60 * options.minutes - (time.monotonic() - began)
+            limit = min(left, 60 * LIMITS[name] * options.minutes / MINUTES)
+            stage = Stage(name, command(name, options, limit))
+            done.append(stage)
+            if name != "device" and done[0].name == "device" and not done[0].verdict.startswith("done"):
+                stage.verdict = "left out, because stage device failed"
+                continue
+            tests = None
+            if name == "tests":
+                machine = page.describe("torch", "transformers", "pytest") + setup.accelerator(options.device)
+                tests = Verdicts(page.results(options.tiny) / f"tests_{options.device}.md", machine)
+                stage.shown = tests.read
+            run(stage, limit, log)
+            if tests:
+                tests.end(stage.verdict)
+    print(f"\nSummary ({'rehearsal; ' if options.tiny else ''}pages in {page.results(options.tiny)}, log: {log.name})")
     for stage in done:
-        print(f"{stage.name}: {stage.verdict} after {stage.seconds:.0f} s")
-        for line in stage.lines:
-            print(f"  {line}")
-    return 0 if all(stage.verdict == "done" for stage in done) else 1
+        print(f"{stage.name}: {stage.verdict}")
+    return 0 if all(stage.verdict.startswith("done") for stage in done) else 1
 
 
 def lacking(device: str, tiny: bool) -> str:
@@ -106,28 +121,43 @@ def lacking(device: str, tiny: bool) -> str:
     )
 
 
-def stages(device: str, tiny: bool, minutes: float) -> dict[str, Stage]:
-    common = ["--device", device, *(["--tiny"] if tiny else [])]
-    tests = ["pytest", "tests/gpu", "--confcutdir=tests/gpu", "-m", "gpu", "-v", "-ra", "--tb=short"]
-    tests += ["--no-header", "-p", "no:cacheprovider", *(["--gpu-device=cpu"] if device == "cpu" else [])]
-    commands = {"tests": tests, "speed": ["bench.trainer.speed", *common, "--minutes", str(minutes)]}
-    return {name: Stage(name, [sys.executable, "-m", *command]) for name, command in commands.items()}
+def command(name: str, options: argparse.Namespace, limit: float) -> list[str]:
+    """Return a stage's command. `limit`: seconds until it is killed."""
+    device = ["--device", options.device]
+    if name == "device":
+        words = ["bench.device", *device]
+    elif name == "tests":
+        words = ["pytest", "tests/gpu", "--confcutdir=tests/gpu", "-m", "gpu", "-v", "-ra", "--tb=short", "--no-header"]
+        words += ["-p", "no:cacheprovider", f"--gpu-device={options.device}"]
+    else:
+        words = ["bench.trainer.speed", *device, *(["--tiny"] if options.tiny else [])]
+        words += ["--minutes", f"{(limit - GRACE_SECONDS) / 60:.2f}"]
+    return [sys.executable, "-m", *words]
 
 
-def run(stage: Stage, limit: float, watch: Callable[[str], None] | None) -> None:
-    """Run a stage, show its output, and kill it with all its processes GRACE_SECONDS after its limit."""
-    cache = Path(tempfile.gettempdir()) / "trainyard-compiled"  # stages share their compiled kernels
+def surroundings() -> dict[str, str]:
+    """Return the environment of the stages, which share what they compile, outside the checkout."""
+    cache = Path(tempfile.gettempdir()) / "trainyard-compiled"
     environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"), "TRITON_CACHE_DIR": str(cache / "triton")}
     environment = environment | os.environ | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+    environment["COLUMNS"] = str(WIDTH)  # pytest cuts reasons off at it
+    torch = find_spec("torch")
+    if torch is not None and torch.origin and not Path(cache_from_source(torch.origin)).exists():
+        # Without .pyc files, each of a dozen processes would compile torch's modules again, for 15 s.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        environment["PYTHONPYCACHEPREFIX"] = str(cache / "python")
+    return environment
+
+
+def run(stage: Stage, limit: float, log: IO[str]) -> None:
+    """Run a stage, show what it has to be shown, and kill it with all its processes at its limit, in seconds."""
+    environment = surroundings()
+    print(f"\n{stage.name}, {limit / 60:.1f} minutes at most ", end="", flush=True)
+    log.write(f"\n{stage.name}: {' '.join(stage.command)}\n")
+    log.flush()
     began = time.monotonic()
     process = subprocess.Popen(
-        stage.command,
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
+        stage.command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
     )
     ended = threading.Event()
 
@@ -136,41 +166,26 @@ def run(stage: Stage, limit: float, watch: Callable[[str], None] | None) -> None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
-    timer = threading.Timer(limit + GRACE_SECONDS, end)
+    timer = threading.Timer(limit, end)
     timer.start()
+    said = False
     try:
         for line in process.stdout or ():
-            print(line, end="", flush=True)
-            if re.match(r"== |=+ .*\b(passed|failed|skipped|error)\b", line):
-                stage.lines.append(line.strip("= \n"))
-            if watch is not None:
-                watch(line)
+            log.write(line)
+            log.flush()
+            if text := stage.shown(line):
+                said = True
+                print(text if len(text) == 1 else f"\n  {text[:WIDTH]}", end="", flush=True)
         process.wait()
     finally:
         timer.cancel()
         with contextlib.suppress(ProcessLookupError):  # child processes that it left running
             os.killpg(process.pid, signal.SIGKILL)
-    stage.seconds = time.monotonic() - began
-    stage.verdict = "ended at its limit" if ended.is_set() else "done" if not process.returncode else "failed"
-
-
-def tests_page(options: argparse.Namespace) -> Callable[[str], None]:
-    """Return a function that takes the tests' output line by line and keeps a page of their verdicts so far."""
-    verdicts: dict[str, str] = {}
-    machine = page.describe("torch", "transformers", "pytest") + setup.accelerator(options.device)
-    file = page.results(options.tiny) / f"tests_{options.device}.md"
-
-    def watch(line: str) -> None:
-        found = re.match(r"tests/gpu/(\S+?)::(.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b ?(.*?)\s*(\[ *\d+%\])?$", line)
-        if found is None:
-            return
-        verdicts[f"{found[1]}: {found[2]}"] = f"{found[3].lower()} {found[4]}".strip()
-        count = {kind: sum(text.startswith(kind) for text in verdicts.values()) for kind in ("passed", "failed")}
-        count = f"{count['passed']} passed, {count['failed']} failed, {len(verdicts)} in all."
-        table = page.table(("test", "verdict"), verdicts.items())
-        page.write(file, "# Tests on a GPU", "Written by `make gpu STAGE=tests`.", machine, count, table)
-
-    return watch
+    how = "ended at its limit" if ended.is_set() else "done" if not process.returncode else "failed"
+    stage.verdict = f"{how} after {time.monotonic() - began:.0f} s"
+    if how == "failed" and not said:
+        stage.verdict += f": {Path(log.name).read_text('utf-8').splitlines()[-1][:WIDTH]}"
+    print(f"\n  {stage.verdict}", flush=True)
 
 
 if __name__ == "__main__":

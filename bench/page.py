@@ -14,8 +14,12 @@ CALM_SECONDS = 2.0
 
 
 def results(rehearsal: bool = False) -> Path:
-    """Return the folder of the pages. A rehearsal's pages do not show real speed and stay out of the repository."""
-    return Path(tempfile.gettempdir()) / "trainyard-rehearsal" if rehearsal else Path(__file__).parent / "results"
+    """Return the folder of the pages: a temporary one for a rehearsal, whose pages do not show real speed, and where
+    the checkout is read-only."""
+    own = Path(__file__).parent / "results"
+    if rehearsal or not os.access(own, os.W_OK):
+        return Path(tempfile.gettempdir()) / f"trainyard-{'rehearsal' if rehearsal else 'results'}"
+    return own
 
 
 def write(path: Path, *parts: str | Sequence[str]) -> str:

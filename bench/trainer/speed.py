@@ -6,8 +6,9 @@ of four. A figure is the median of the steps after the first. `--only`
 measures some modes; bench/results/ keeps the figures of all, and the table shows them.
 
 On a shared machine compare CPU seconds of one thread (`--threads 1`), not wall seconds. On an accelerator, modes not
-yet measured on this machine run first, so the next run completes one that `--minutes` ended. `--tiny` rehearses the
-accelerator's modes with a model that takes a minute, on pages of their own.
+yet measured on this machine run first, so the next run completes one that `--minutes` ended. `--tiny` rehearses each
+program with a model that takes no minute, on a page of its own. The page says which modes failed, and why; the end of
+their output goes to standard error.
 """
 
 import argparse
@@ -35,6 +36,9 @@ from trainer.launch import MALLOC
 
 PROGRAMS = ("ours", "loop", "Trainer")
 ALLOCATORS = {"kept": MALLOC, "glibc": ""}
+MODE_SECONDS = 120
+"""Limit of a mode on an accelerator, so that one that hangs leaves time for the others; they take 30 to 60 s there."""
+NO_TIME = "no time left; run it again, and it comes first"
 
 
 @dataclass(frozen=True)
@@ -67,16 +71,16 @@ def modes() -> list[Mode]:
 
 
 def _on_accelerator(tiny: bool) -> list[Mode]:
-    """List the modes that the goals compare, then a larger model, larger micro-batches, and eager mode."""
-    small, windows = ("tiny", 2) if tiny else ("small", 32)
-    programs = ("ours", "nanoGPT", "loop", "Trainer")
-    # A rehearsal compiles once, for it takes half a minute of a processor each time.
-    first = [Mode(each, "bf16", each == "ours" or not tiny, windows, preset=small) for each in programs]
-    eager = Mode("ours", "bf16", False, windows, preset=small)
-    if tiny:
-        return [*first, eager]
-    medium = [Mode(program, "bf16", True, windows, preset="medium") for program in ("ours", "nanoGPT", "loop")]
-    return [*first, *medium, *(Mode(program, "bf16", True, 64) for program in ("ours", "nanoGPT")), eager]
+    """List the modes from the one that says most: ours and its best peer, larger micro-batches, the other peers, a
+    larger model, eager mode."""
+    if tiny:  # nothing is compiled: that takes a processor half a minute each time
+        return [Mode(each, "bf16", False, 2, preset="tiny") for each in ("ours", "nanoGPT", "loop", "Trainer")]
+    ours, nano, loop, trainer = (
+        Mode(each, "bf16", True, 32, preset="small") for each in ("ours", "nanoGPT", "loop", "Trainer")
+    )
+    larger = [dataclasses.replace(each, preset="medium") for each in (ours, nano)]
+    wide, eager = dataclasses.replace(ours, micro_batch=64), dataclasses.replace(ours, compiled=False)
+    return [ours, nano, wide, loop, trainer, *larger, eager]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -84,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--only", default="", metavar="WORDS", help="modes whose name has all words, such as 'ours bf16'"
     )
-    parser.add_argument("--steps", type=int, default=0, help="steps of each mode; default: 4, fp32 3, accelerator 12")
+    parser.add_argument("--steps", type=int, default=0, help="steps of each mode; default: 4, fp32 3, accelerator 8")
     parser.add_argument("--minutes", type=float, default=24 * 60.0, help="stop after so many, even within a mode")
     options = parser.parse_args(arguments)
     accelerator = options.device == "cuda" or options.tiny
@@ -97,55 +101,60 @@ def main(arguments: list[str] | None = None) -> int:
     file = page.results(options.tiny) / f"{name}.json"
     if options.steps == 1:
         parser.error("--steps: 1; at least 2, because the first is not measured")
-    if find_spec("accelerate") is None and any(mode.program == "Trainer" for mode in chosen):
-        print("transformers' Trainer is left out: it needs accelerate", flush=True)
-        chosen = [mode for mode in chosen if mode.program != "Trainer"]
     figures: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
     machine = page.describe("torch", "transformers") + setup.accelerator(options.device)
     if options.device == "cuda" and not options.only:
         chosen.sort(key=lambda mode: figures.get(mode.name, {}).get("machine") == machine)
     deadline = time.monotonic() + 60 * options.minutes
-    left: list[str] = []
-    failed = False
+    without: dict[str, str] = {}
+    if find_spec("accelerate") is None:
+        without = {mode.name: "left out: it needs accelerate" for mode in chosen if mode.program == "Trainer"}
+        chosen = [mode for mode in chosen if mode.name not in without]
     with tempfile.TemporaryDirectory(prefix="bench-speed-") as scratch:
-        data = setup.dataset(Path(scratch) / "data")
+        folder = Path(scratch) / "data"
+        data = setup.dataset(folder, characters=60_000) if options.tiny else setup.dataset(folder)
         for mode in chosen:
-            if time.monotonic() > deadline - 10:
-                left.append(mode.name)
-                continue
+            until = min(deadline, time.monotonic() + MODE_SECONDS) if accelerator else deadline
             try:
-                found = measure(mode, options, data, Path(scratch), deadline) | dataclasses.asdict(mode)
+                found = measure(mode, options, data, Path(scratch), until) | dataclasses.asdict(mode)
             except subprocess.TimeoutExpired:
-                left.append(mode.name)
-                continue
+                said = without[mode.name] = NO_TIME if until == deadline else f"failed: not done after {MODE_SECONDS} s"
             except subprocess.CalledProcessError as error:
                 print(f"{mode.name}: failed\n{error.stdout[-1500:]}\n{error.stderr[-3000:]}", file=sys.stderr)
-                failed = True
-                continue
-            print(f"{mode.name}: {found['tokens_per_second']:.0f} tokens/s, {found['cpu']:.1f} CPU s/step", flush=True)
-            file.parent.mkdir(exist_ok=True)
-            figures[mode.name] = found | {"machine": machine}
-            file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
-            made = setup.command("speed", options)
-            page.write(file.with_suffix(".md"), *speed_table.parts(figures, made, accelerator))
+                said = without[mode.name] = f"failed: {reason(error)}"
+            else:
+                figures[mode.name] = found | {"machine": machine}
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+                said = f"{found['tokens_per_second']:.0f} tokens/s, {found['cpu']:.1f} CPU s/step"
+            print(f"{mode.name}: {said}", flush=True)
+            parts = speed_table.parts(figures, setup.command("speed", options), accelerator)
+            page.write(file.with_suffix(".md"), *parts, *speed_table.lacking(without, machine))
     for line in speed_table.goals(figures, machine) if accelerator else ():
-        print(f"== {line}")
-    if left:
-        print(f"== no time left for: {'; '.join(left)}. Run the stage again: these come first then")
-    return int(failed)
+        print(line)
+    return int(any(why.startswith("failed") for why in without.values()))
+
+
+def reason(error: subprocess.CalledProcessError) -> str:
+    """Return the last line of a process's output that names an error, else its last line."""
+    lines = [line.strip() for line in f"{error.stdout}\n{error.stderr}".splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|error)\b", line)]
+    return (named or lines or [f"exit code {error.returncode}"])[-1][:200]
 
 
 def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path, deadline: float) -> dict[str, Any]:
     """Measure a mode.
 
     Raises:
-        CalledProcessError: the mode's process failed. TimeoutExpired: it was ended at the deadline.
+        CalledProcessError: the mode's process failed. TimeoutExpired: it was ended at the deadline, or not begun.
     """
+    if deadline - time.monotonic() < 10:
+        raise subprocess.TimeoutExpired(mode.name, 0)
     cpu = options.device == "cpu"
     settings = {
-        "length": 64 if options.tiny else 1024,
-        "tokens_per_step": 256 if options.tiny else 4096 if cpu else 2**19,
-        "steps": options.steps or ((3 if mode.precision == "fp32" or options.tiny else 4) if cpu else 12),
+        "length": 16 if options.tiny else 1024,
+        "tokens_per_step": 64 if options.tiny else 4096 if cpu else 2**19,
+        "steps": options.steps or (2 if options.tiny else 8 if not cpu else 3 if mode.precision == "fp32" else 4),
         "device": options.device,
         "data": data,
         "scratch": str(scratch / "trainer"),

@@ -86,6 +86,12 @@ def _accelerators(figures: dict[str, Any], command: str, machines: list[str]) ->
     return found
 
 
+def lacking(without: dict[str, str], machine: str) -> list[str | list[str]]:
+    """List the modes of the last run that have no figure of it, and why."""
+    lines = [f"- {mode}: {why}" for mode, why in without.items()]
+    return [f"Without a new figure in the last run ({machine}):", lines] if lines else []
+
+
 def goals(figures: dict[str, Any], machine: str) -> list[str]:
     """Compare the goals with the figures of this machine on one day, two lines for each model."""
     here = [figure for figure in figures.values() if figure["machine"] == machine]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ import torch
 
 from bench import gpu, page
 from bench.trainer import prepare, scaling, setup, speed, speed_table
+from bench.verdicts import Verdicts
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,18 +74,45 @@ def test_a_step_is_compared_with_those_of_its_own_machine_and_day() -> None:
     assert [line.split("|")[2].strip() for line in verdicts[2:]] == ["1.00", "1.50"]
 
 
-def test_a_mode_that_fails_fails_the_bench_and_keeps_its_old_figure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_mode_that_fails_fails_the_bench_keeps_its_old_figure_and_is_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> None:
-        raise subprocess.CalledProcessError(1, "ours", "", "")
+        said = "step=1 loss=2\nTraceback (most recent call last):\ntorch.OutOfMemoryError: 2 GiB\nsome warning"
+        raise subprocess.CalledProcessError(1, "ours", said, "")
 
+    old = {"ours, bf16, compiled, 1x1024, kept": figure("ours", 123_456, micro_batch=1)}
     monkeypatch.setattr(page, "results", lambda tiny: tmp_path)
     monkeypatch.setattr(setup, "dataset", str)
     monkeypatch.setattr(speed, "measure", fail)
-    (tmp_path / "speed_cpu.json").write_text("{}")
+    (tmp_path / "speed_cpu.json").write_text(json.dumps(old))
     assert speed.main(["--only", "ours bf16 compiled 1x kept"]) == 1
-    assert [file.name for file in tmp_path.iterdir()] == ["speed_cpu.json"]
+    assert json.loads((tmp_path / "speed_cpu.json").read_text()) == old
+    text, line = (tmp_path / "speed_cpu.md").read_text(), f"{next(iter(old))}: failed: torch.OutOfMemoryError: 2 GiB"
+    assert "| 123,456 |" in text
+    assert text.endswith(f"\n- {line}\n")
+    assert capsys.readouterr().out == f"{line}\n"
+
+
+def test_a_mode_without_time_is_on_the_page_and_fails_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "results", lambda tiny: tmp_path)
+    monkeypatch.setattr(setup, "dataset", lambda *_, **__: "")
+    assert speed.main(["--tiny", "--only", "nanoGPT", "--minutes", "0.1"]) == 0
+    assert "- nanoGPT, bf16, eager, 2x1024, kept, tiny: no time left" in (tmp_path / "speed_cpu.md").read_text()
+
+
+def test_a_mode_that_hangs_leaves_time_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(mode: speed.Mode, *others: Any) -> None:
+        limits.append(others[-1] - time.monotonic())
+        raise subprocess.TimeoutExpired(mode.name, 0)
+
+    limits: list[float] = []
+    monkeypatch.setattr(page, "results", lambda tiny: tmp_path)
+    monkeypatch.setattr(setup, "dataset", lambda *_, **__: "")
+    monkeypatch.setattr(speed, "measure", hang)
+    assert speed.main(["--tiny", "--minutes", "6"]) == 1
+    assert max(limits) <= speed.MODE_SECONDS
+    assert (tmp_path / "speed_cpu.md").read_text().count(": failed: not done after 120 s") == len(limits) == 4
 
 
 def test_make_bench_runs_what_the_documentation_says() -> None:
@@ -98,23 +128,98 @@ def test_flops_are_counted_as_the_trainer_counts_them() -> None:
     assert speed_table.flops_per_token("micro", length=64) == networks.flops_per_token(net, 64)
 
 
-def test_a_stage_is_ended_at_its_limit_and_keeps_what_it_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "GRACE_SECONDS", 0)
-    stage = gpu.Stage("slow", ["sh", "-c", "echo == half of it; sleep 60 & wait"])  # sh: it starts within the limit
-    gpu.run(stage, 3.0, None)
-    assert (stage.verdict, stage.lines) == ("ended at its limit", ["half of it"])
-    assert stage.seconds < 30
+def stage_of_tests(folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, **files: str) -> tuple[str, str]:
+    """Run pytest as the stage tests does, over these files instead of its own: the page and the log."""
+    for name, text in files.items():
+        (folder / "tests/gpu" / f"{name}.py").parent.mkdir(parents=True, exist_ok=True)
+        (folder / "tests/gpu" / f"{name}.py").write_text(text)
+    monkeypatch.setattr(gpu, "ROOT", folder)
+    tests = Verdicts(folder / "tests.md", "A machine.")
+    command = [sys.executable, "-m", "pytest", "tests/gpu", "-v", "-ra", "--tb=short", "-p", "no:cacheprovider"]
+    stage = gpu.Stage("tests", command, tests.read)
+    with (folder / "log").open("a") as log:
+        gpu.run(stage, seconds, log)
+    tests.end(stage.verdict)
+    return (folder / "tests.md").read_text("utf-8"), (folder / "log").read_text("utf-8")
 
 
-def test_the_page_of_the_tests_has_what_was_said_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "results", lambda tiny: tmp_path)
-    watch = gpu.tests_page(argparse.Namespace(device="cpu", tiny=True))
-    watch("collected 3 items\n")
-    watch("tests/gpu/test_model.py::test_it[bf16] PASSED                  [ 33%]\n")
-    watch("tests/gpu/test_steps.py::test_that SKIPPED (needs a GPU)        [ 66%]\n")
-    text = (tmp_path / "tests_cpu.md").read_text("utf-8")
-    assert "1 passed, 0 failed, 2 in all" in text
-    assert "| test_steps.py: test_that | skipped (needs a GPU) |" in text
+TESTS = """
+import pytest
+@pytest.mark.parametrize("name", ["a | b"])
+def test_that(name): assert not name, "7 is too large"
+def test_it(): pass
+def test_no(): pytest.skip("needs two GPUs")
+"""
+
+
+def test_the_page_of_the_tests_says_what_failed_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, log = stage_of_tests(tmp_path, monkeypatch, 60, test_one=TESTS, test_two="import absent")
+    assert "0 passed, 0 failed, 1 error, 0 skipped; 1 of 3 tests. The stage failed after" in text
+    assert "| test_two.py | error: " in text
+    text, log = stage_of_tests(tmp_path, monkeypatch, 60, test_two="")
+    assert "1 passed, 1 failed, 0 error, 1 skipped; 3 of 3 tests. The stage failed after" in text
+    assert "| test_one.py: test_that[a \\| b] | failed: AssertionError: 7 is too large |" in text
+    assert "| test_one.py: test_no | skipped (needs two GPUs) |" in text
+    assert "E   AssertionError: 7 is too large" in log
+    shown = capsys.readouterr().out
+    assert (
+        " F.s\n  FAILED tests/gpu/test_one.py::test_that[a | b] - AssertionError: 7 is too large\n  1 failed" in shown
+    )
+    assert "Traceback" not in shown
+
+
+STOPPED = r"""
+echo collected 2 items; echo 'tests/gpu/test_one.py::test_it PASSED [ 50%]'
+printf 'tests/gpu/test_one.py::test_slow '; sleep 60 & wait
+"""
+"""What pytest prints, at once: it takes seconds to start."""
+
+
+def test_a_stage_is_ended_at_its_limit_and_its_page_says_in_which_test(tmp_path: Path) -> None:
+    tests = Verdicts(tmp_path / "tests.md", "A machine.")
+    stage = gpu.Stage("tests", ["sh", "-c", STOPPED], tests.read)
+    with (tmp_path / "log").open("a") as log:
+        gpu.run(stage, 3.0, log)
+    tests.end(stage.verdict)
+    assert re.fullmatch(r"ended at its limit after \d s", stage.verdict)
+    text = (tmp_path / "tests.md").read_text("utf-8")
+    assert f"1 passed, 0 failed, 0 error, 0 skipped; 2 of 2 tests. The stage {stage.verdict}." in text
+    assert "| test_one.py: test_slow | not done |" in text
+
+
+def test_a_stage_that_does_not_start_says_why(tmp_path: Path) -> None:
+    stage = gpu.Stage("speed", ["sh", "-c", "echo no such thing >&2; exit 1"])
+    with (tmp_path / "log").open("a") as log:
+        gpu.run(stage, 60, log)
+    assert stage.verdict == "failed after 0 s: no such thing"
+
+
+def test_without_a_device_that_works_nothing_else_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(gpu, "command", lambda *_: ["sh", "-c", "echo failed: no kernel image; exit 1"])
+    assert gpu.main(["--device", "cpu", "--tiny"]) == 1
+    *_, first, second, third = capsys.readouterr().out.splitlines()
+    assert first.startswith("device: failed after")
+    assert [second, third] == [f"{name}: left out, because stage device failed" for name in ("tests", "speed")]
+
+
+def test_all_stages_together_end_in_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: dict[str, float] = {}
+
+    def slow(stage: gpu.Stage, limit: float, _: object) -> None:
+        limits[stage.name], stage.verdict = limit, "done"
+        clock[0] += limit
+
+    clock = [0.0]
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(gpu, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(gpu, "run", slow)
+    assert gpu.main(["--device", "cpu", "--tiny"]) == 0
+    assert limits == {"device": 60, "tests": 240, "speed": 300}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a GPU runs it")
@@ -139,16 +244,34 @@ def test_what_is_missing_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -
     assert "has no PyYAML, tokenizers; choose another Python" in gpu.lacking("cuda", tiny=False)
 
 
-def test_a_stage_runs_to_its_end_as_a_rehearsal(tmp_path: Path) -> None:
-    """The stage speed: run here before a GPU runs it."""
-    command = [sys.executable, "-m", "bench.gpu", "--stage", "speed", "--device", "cpu", "--tiny"]
+READ_ONLY = 'ip link set lo up && mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && cd "$0" && exec "$@"'
+"""A shell's program: run a command in a folder that is read-only, as a machine without a network."""
+
+
+def test_the_stages_run_to_their_end_as_a_rehearsal(tmp_path: Path) -> None:
+    """Before a GPU runs them: every program of the stage speed, where root may on a read-only checkout."""
+    command = [sys.executable, "-m", "bench.gpu", "--stage", "device,speed", "--device", "cpu", "--tiny"]
+    namespaces = ["unshare", "--net", "--mount"]
+    alone = shutil.which("unshare") and not subprocess.run([*namespaces, "true"], capture_output=True).returncode
+    command = [*namespaces, "sh", "-c", READ_ONLY, str(ROOT), *command] if alone else command
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
     assert found.returncode == 0, found.stdout + found.stderr
-    assert "speed: done after" in found.stdout
+    assert re.search(r"^device: done after .*\nspeed: done after", found.stdout, re.MULTILINE)
+    assert len(found.stdout.splitlines()) < 40
     page_ = (tmp_path / "trainyard-rehearsal" / "speed_cpu.md").read_text("utf-8")
-    rows = ("ours | compiled", "ours | eager", "nanoGPT | eager", "loop | eager")
-    assert all(f"| tiny | 2 | {row} |" in page_ for row in rows)
+    assert all(f"| tiny | 2 | {program} | eager |" in page_ for program in ("ours", "nanoGPT", "loop", "Trainer"))
+    [log] = re.findall(r"log: (\S+)\)$", found.stdout, re.MULTILINE)
+    assert "-m bench.trainer.speed --device cpu --tiny" in Path(log).read_text("utf-8")
+
+
+def test_pages_of_a_read_only_checkout_go_to_a_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert page.results() == ROOT / "bench" / "results"
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert page.results() == tmp_path / "trainyard-results"
 
 
 @pytest.mark.parametrize(("seconds", "verdict"), [(6.0, "2.00 times"), (3.0, "4.00 times")])
