@@ -27,7 +27,7 @@ class Verdicts:
         line = line.strip()
         if last := LAST.match(line):
             return last[1]
-        if counted := re.match(r"collected (\d+) items?(?:.* (\d+) selected)?", line):
+        if counted := re.search(r"\bcollected (\d+) items?(?:.* (\d+) selected)?", line):
             self._collected = counted[2] or counted[1]
         elif reason := REASON.match(line):
             self._verdicts[reason[2]] = f"{reason[1].lower()}: {reason[3] or 'see the log'}"
