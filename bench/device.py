@@ -9,6 +9,7 @@ import time
 import traceback
 
 import torch
+from torch.cuda import nccl
 
 from trainer.gpu_check import accelerators
 
@@ -37,11 +38,11 @@ def described() -> list[str]:
         driver = accelerators().get("driver", "unknown: no nvidia-smi")
     except (RuntimeError, OSError) as error:
         driver = f"unknown: {error}"
-    own, nccl = torch.cuda.get_device_properties(0), ".".join(map(str, torch.cuda.nccl.version()))
+    own, version = torch.cuda.get_device_properties(0), ".".join(map(str, nccl.version()))
     return [
         f"{own.name}, {own.total_memory / 1e9:.0f} GB, compute capability {own.major}.{own.minor}; driver {driver}; "
         f"{torch.cuda.device_count()} visible, one is used",
-        f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, NCCL {nccl}; code for "
+        f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, NCCL {version}; code for "
         f"{' '.join(torch.cuda.get_arch_list())}",
     ]
 
