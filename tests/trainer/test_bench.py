@@ -218,7 +218,7 @@ def test_all_stages_together_end_in_ten_minutes(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(gpu, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(gpu, "run", slow)
-    assert gpu.main(["--device", "cpu", "--tiny"]) == 0
+    assert gpu.main(["--device", "cpu", "--tiny", "--minutes", str(gpu.MINUTES)]) == 0
     assert limits == {"device": 60, "tests": 240, "speed": 300}
 
 
