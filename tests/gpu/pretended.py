@@ -102,7 +102,8 @@ def backward(loss: torch.Tensor, gradient: torch.Tensor | None = None) -> None:
             for (target, number), result in zip(targets, results, strict=True):
                 if result is not None:
                     wanted = target._input_metadata[number]
-                    assert list(result.shape) == list(wanted.shape), f"{node.name()}: {result.shape} for {wanted.shape}"
+                    # As the engine does for what was broadcast, such as addmm's bias; it fails on any other shape.
+                    result = result.sum_to_size(wanted.shape)
                     result = result.to(wanted.dtype)
                     there = arrived.setdefault(target, {})
                     there[number] = there[number] + result if number in there else result

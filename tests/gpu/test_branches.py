@@ -168,7 +168,8 @@ def test_what_the_run_reads_of_the_device_can_be_asked(cuda: torch.device) -> No
     from trainer.train.metrics import device_peak
 
     assert precision.choose("auto", precision.hardware(cuda))[0] == "bf16"
-    assert device_peak(cuda) == 989e12
+    assert device_peak(cuda, torch.bfloat16) == 989e12
+    assert device_peak(cuda, torch.float32) == 989e12 / 2
     assert peak_memory(cuda) == 0
     clock = Clock(cuda)
     clock.begin()

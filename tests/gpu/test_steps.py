@@ -66,7 +66,8 @@ def test_two_processes_on_one_device_make_the_step_of_one(device: torch.device, 
     """Over gloo: NCCL refuses two ranks on one device."""
     first, second = small.in_processes(2, half_of_two, device, folder=tmp_path)
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert small.difference(first, small.straight(device)) < 1e-3
+    # Kernels of a GPU add in other orders for half of the windows: 1.6e-3 on an H100. A lost half makes it 1.
+    assert small.difference(first, small.straight(device)) < (1e-2 if device.type == "cuda" else 1e-3)
 
 
 def deepspeed_alone(rank: int, count: int, device: torch.device, kind: str) -> dict[str, torch.Tensor]:

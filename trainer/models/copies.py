@@ -4,12 +4,32 @@ Autocast makes such copies at each micro-batch, and inductor makes them again in
 once per optimizer step. The head's matrix is padded in its copy, and nowhere else.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 PADDING = 128
 """The vocabulary is padded to a multiple of this: 50,257 columns do not fit tensor cores, with tiles of 64 or 128."""
+
+
+_adding = False
+
+
+@contextlib.contextmanager
+def adding(allowed: bool) -> Iterator[None]:
+    """Let the backward pass of what is computed inside add to existing gradients itself, if `allowed`.
+
+    It then reads a bf16 gradient and adds it, in one pass over memory where autograd makes two. Autograd gets no
+    gradient for these parameters: allow it only where no hook waits for one, such as that of DDP's last pass.
+    """
+    global _adding
+    before, _adding = _adding, allowed
+    try:
+        yield
+    finally:
+        _adding = before
 
 
 class Copies:
@@ -59,10 +79,15 @@ class _Cast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *both: torch.Tensor) -> tuple[torch.Tensor, ...]:  # pyright: ignore
         copies, parameters = both[: len(both) // 2], both[len(both) // 2 :]
-        ctx.kinds = [(len(parameter), parameter.dtype) for parameter in parameters]
+        ctx.parameters, ctx.adding = parameters, _adding
         return tuple(copy.detach() for copy in copies)
 
     @staticmethod
     def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        grads = [grad[:rows].to(dtype) for grad, (rows, dtype) in zip(outer, ctx.kinds, strict=True)]
-        return (*[None] * len(grads), *grads)
+        parameters, nothing = ctx.parameters, [None] * len(outer)
+        parts = [gradient[: len(parameter)] for gradient, parameter in zip(outer, parameters, strict=True)]
+        if not ctx.adding or any(parameter.grad is None for parameter in parameters):
+            return (*nothing, *(part.to(parameter.dtype) for part, parameter in zip(parts, parameters, strict=True)))
+        for part, parameter in zip(parts, parameters, strict=True):
+            parameter.grad.add_(part)
+        return (*nothing, *nothing)

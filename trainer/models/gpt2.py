@@ -197,8 +197,11 @@ def projections(
     batch, length, width = hidden.shape
     joint, joint_bias = products[:2]
     normed = F.layer_norm(hidden, (width,), norms[0].float(), norms[1].float(), epsilon).to(joint.dtype)
-    three = biased(normed @ joint, joint_bias).view(batch, length, 3, heads, width // heads)
-    return three.permute(2, 0, 3, 1, 4).unbind(0)
+    if normed.is_cuda:  # cuBLAS adds the bias to its result for nothing; attention follows, into which no sum is fused
+        three = torch.addmm(joint_bias, normed.flatten(0, 1), joint)
+    else:
+        three = biased(normed @ joint, joint_bias)
+    return three.view(batch, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4).unbind(0)
 
 
 def biased(values: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

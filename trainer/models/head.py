@@ -7,6 +7,7 @@ before its scale is known. The gradient is linear in that scale, and the backwar
 """
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,27 +34,34 @@ class TiedGradient:
 
 
 def replace_by_gradient(
-    logits: torch.Tensor, targets: torch.Tensor, vocabulary: int, scale: float
+    logits: torch.Tensor, at_target: torch.Tensor, vocabulary: int, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sum the losses of one chunk; overwrite logits [tokens, padded vocabulary] with their gradient times `scale`.
 
-    The second result is the targets' gradient, which the caller writes: as a rounded difference of two numbers near 1
-    it would vanish where the model is sure. Written for inductor, which makes two passes of it.
+    at_target: the targets' logits [tokens, 1] in fp32. The second result is the targets' gradient, which the caller
+    writes: as a rounded difference of two numbers near 1 it would vanish where the model is sure. Written for inductor,
+    which makes one kernel of both passes, so the second one finds the row in the cache; with a look-up of the targets
+    in it, it would make two.
     """
-    values = logits[:, :vocabulary].float()
+    values = _masked(logits, vocabulary)
     highest = values.amax(1, keepdim=True)
     normaliser = highest + (values - highest).exp().sum(1, keepdim=True).log()
-    target = values.gather(1, targets[:, None]) - normaliser
-    gradient = (values - normaliser).exp() * scale
-    logits[:, :vocabulary] = gradient.to(logits.dtype)
-    logits[:, vocabulary:] = 0
+    target = at_target - normaliser
+    logits.copy_((values - normaliser).exp() * scale)
     return -target.sum(), (target.exp() - 1) * scale
 
 
 def losses(logits: torch.Tensor, targets: torch.Tensor, vocabulary: int) -> torch.Tensor:
     """The same sum without a gradient."""
-    values = logits[:, :vocabulary].float()
+    values = _masked(logits, vocabulary)
     return (values.logsumexp(1) - values.gather(1, targets[:, None])[:, 0]).sum()
+
+
+def _masked(logits: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """The logits in fp32, minus infinity beyond the vocabulary. A slice of them would have rows of odd length, which a
+    GPU reads 2 bytes at a time: both passes took 1.38 times as long (50,257 columns, H100, torch 2.11, 2026-11-26)."""
+    columns = torch.arange(logits.shape[1], device=logits.device)
+    return torch.where(columns < vocabulary, logits.float(), -math.inf)
 
 
 def replace_in_groups(
@@ -131,7 +139,15 @@ class Kernels:
         self.replace_by_gradient: Any = replace_in_groups
         self.losses: Any = losses_in_groups
         if compile:
-            self.replace_by_gradient = torch.compile(replace_by_gradient, dynamic=dynamic, fullgraph=True)
+            # Another read of a row in the cache costs less than the exponentials of a maximum that moves: 2.02 ms for
+            # 16,384 rows in place of 2.24 (H200, torch 2.11, 2026-11-26).
+            options = {"online_softmax": False}
+            fused = torch.compile(replace_by_gradient, dynamic=dynamic, fullgraph=True, options=options)
+
+            def replace(logits: torch.Tensor, targets: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+                return fused(logits, logits.gather(1, targets[:, None]).float(), *rest)
+
+            self.replace_by_gradient = replace
             self.losses = torch.compile(losses, dynamic=dynamic, fullgraph=True)
 
 

@@ -181,7 +181,8 @@ def module(
 def _mixes_texts(net: Any) -> bool:
     """Whether a packed text depends on the text before it: relative difference 0.01 or more if so, else rounding."""
     training = net.training
-    row, position = torch.tensor([[1, 2, 3, 4], [5, 6, 3, 4]]), torch.tensor([[0, 1, 0, 1]] * 2)
+    row = torch.tensor([[1, 2, 3, 4], [5, 6, 3, 4]], device=net.device)
+    position = torch.tensor([[0, 1, 0, 1]] * 2, device=net.device)
     hidden = net.eval().base_model(input_ids=row, position_ids=position, use_cache=False).last_hidden_state.float()
     net.train(training)
     return bool((hidden[0, 2:] - hidden[1, 2:]).norm() > 1e-3 * hidden[0, 2:].norm())

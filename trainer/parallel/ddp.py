@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.config.schema import Config
-from trainer.models import adapters
+from trainer.models import adapters, copies
 from trainer.parallel import optimizer
 from trainer.parallel.communication import TYPES, Clock, ring_bytes, wire
 from trainer.parallel.engine import Outcome, State
@@ -75,8 +75,12 @@ class DdpEngine:
             self._module.register_comm_hook(None, self._exchange.hook)
 
     def accumulate(self, batch: tuple[torch.Tensor, ...], weight: float, last: bool) -> torch.Tensor:
-        wait = not last and isinstance(self._module, DistributedDataParallel)
-        with self._module.no_sync() if wait else contextlib.nullcontext():  # pyright: ignore[reportCallIssue]
+        exchanges = isinstance(self._module, DistributedDataParallel)
+        wait = exchanges and not last
+        with (
+            self._module.no_sync() if wait else contextlib.nullcontext(),  # pyright: ignore[reportCallIssue]
+            copies.adding(wait or not exchanges),
+        ):
             with torch.autocast(self._world.device.type, self._dtype, enabled=self._dtype != torch.float32):
                 total = self._module(*batch) * weight
             self._scaler.scale(total / self._divisor).backward()
