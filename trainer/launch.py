@@ -28,7 +28,7 @@ from trainer.contract import (
     EXIT_TERMINATED,
     TERMINATION_LOG,
 )
-from trainer.elastic import network, processor
+from trainer.elastic import nccl, network, processor
 from trainer.errors import Stop, UserError, cause
 from trainer.files import read_record
 
@@ -126,6 +126,8 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
             raise Stop(EXIT_RESTART, f"--rdzv-endpoint {host}:{port} not reachable for {REACH_SECONDS} s: {reason}")
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP"  # SIGTERM and SIGINT stay ours
     os.environ.setdefault("GLIBC_TUNABLES", MALLOC)
+    nccl.choose()
+    processor.share_compilation(options.nproc_per_node)
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
     from torch.distributed.elastic.rendezvous.api import (
         RendezvousClosedError,

@@ -52,6 +52,16 @@ def bind_workers(workers: int) -> None:
             os.environ.setdefault(name, value)
 
 
+def share_compilation(workers: int) -> None:
+    """Divide this node's cores among the workers' compilers.
+
+    Inductor starts a process for each core, up to 32, in every worker: 256 on a node with 8 accelerators
+    (torch/_inductor/config.py, decide_compile_threads).
+    """
+    cores = len(os.sched_getaffinity(0))
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(min(32, max(1, cores // workers))))
+
+
 def free_main_thread() -> None:
     """Let this process's main thread run on all cores of its parent; OpenMP's other threads stay where they are."""
     if os.environ.get(BIND_CORES) == "1" and "OMP_PROC_BIND" in os.environ:

@@ -172,7 +172,8 @@ def join(timeout_seconds: int) -> World:
             os.environ["GLOO_SOCKET_IFNAME"] = name
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         timeout = timedelta(seconds=timeout_seconds)
-        dist.init_process_group(backend, timeout=timeout)
+        # Without device_id, NCCL guesses the device from the rank.
+        dist.init_process_group(backend, timeout=timeout, device_id=device if device.type == "cuda" else None)
         control = dist.new_group(backend="gloo", timeout=timeout)
     return World(
         rank=int(os.environ.get("RANK", "0")),
@@ -189,7 +190,8 @@ def ensure_group(world: World) -> None:
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
         store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
-        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+        device = world.device if world.device.type == "cuda" else None
+        dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=device)
 
 
 def leave_group() -> None:

@@ -4,7 +4,8 @@ A step is a fixed number of tokens. Its micro-batches are numbered and dealt to 
 that of the summed losses, divided by the items of the step. So one worker or seven compute the same step, and a run
 resumes from a checkpoint at any world size.
 
-The loop makes the host wait for the device at log steps, evaluations and checkpoints only.
+The loop makes the host wait for the device at log steps, evaluations and checkpoints only; a DeepSpeed file may add
+waits (parallel/deepspeed.py).
 """
 
 import contextlib
@@ -17,12 +18,14 @@ from types import FrameType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from trainer import log
 from trainer.checkpoint.format import Checkpoint, Snapshot, checkpoint_folder
 from trainer.checkpoint.saver import Saver, retry_pause, scheduled
 from trainer.config.schema import Config, resolved
 from trainer.contract import DONE
+from trainer.elastic import nccl
 from trainer.errors import Stopped, TrainingError, UserError, one_line
 from trainer.files import write_json
 from trainer.models.adapters import hold_frozen
@@ -70,6 +73,8 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
         log.event("compile", compile=str(compiling).lower(), reason=repr(why))
         sent = communication.wire(config, world.device, precision.TYPES[name])
         log.event("batch", micro_batch=work.windows, per_step=work.batches.per_step, compression=sent)
+        if world.size > 1 and world.device.type == "cuda":
+            log.event("exchange", **nccl.described(dist.group.WORLD, world.device))
     if world.device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 where fp32 is asked for and the accelerator has it
     agree_on_micro_batch(work, world)
@@ -100,6 +105,8 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
             except Interrupted:
                 loop.stop()
     except (TrainingError, UserError) as error:
+        if loop is not None:
+            loop.saver.finish()
         reporter.end("failed", error)
         raise
     except RuntimeError as error:
@@ -128,7 +135,7 @@ class Loop:
         self.engine = build_engine(work, config, world, dtype)
         self.progress = Progress(config.optimizer.skipped_steps_limit, world.first)
         self.saver = Saver(run, config.checkpoint, work.save_model, resolved(config))
-        self.watch = Stopwatch(work, world)
+        self.watch = Stopwatch(work, world, dtype)
         self.profiler = Profiler(config.metrics.profile, run, world.device, world.first)
         self.share = communication.Share(communication.advice(config, communication.wire(config, world.device, dtype)))
         self.step = 0
