@@ -225,6 +225,18 @@ def test_batch_sizes_that_agree_with_the_run_are_taken(tmp_path: Path) -> None:
     assert found["zero_optimization"]["overlap_comm"] is False, "a CPU has no second stream"
 
 
+@pytest.mark.parametrize("asked", [None, True])
+def test_an_accelerator_waits_for_no_reduce_unless_the_file_asks_for_it(tmp_path: Path, asked: bool | None) -> None:
+    """With overlap_comm DeepSpeed synchronises the device before each of its reduces."""
+    from trainer.parallel.deepspeed import deepspeed_settings
+
+    path = tmp_path / "deepspeed.json"
+    path.write_text(json.dumps({"zero_optimization": {"stage": 1} | ({"overlap_comm": asked} if asked else {})}))
+    settings = toy.configuration(engine__name="deepspeed", engine__deepspeed_config=path)
+    world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cuda"))
+    assert deepspeed_settings(toy.work(), settings, world)["zero_optimization"]["overlap_comm"] is bool(asked)
+
+
 @pytest.fixture
 def of_stack(tmp_path: Path) -> Any:
     """gcp-a100's configuration with this DeepSpeed file, and the optimizer's numbers left to the file."""

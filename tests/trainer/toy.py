@@ -90,7 +90,9 @@ def steps(engine: Any, world: Any, first: int, last: int, batches: Any = None) -
         for turn, (_, weight) in enumerate(feed.plan):
             engine.accumulate(feed.next(), weight, last=turn == len(feed.plan) - 1)
         outcome = engine.step(0.01, number + 1)
-        weights = [value.detach().flatten().clone() for value in engine.state().weights.values()]
+        # Another worker than the first returns no state: take the weights that it computes with, unless they are parts.
+        held = engine.state().weights or ({} if engine.divided else engine._net.state_dict())
+        weights = [value.detach().float().flatten().clone() for value in held.values()]
         found.append(
             {
                 "norm": float(outcome.gradient_norm),

@@ -18,7 +18,12 @@ def device_peaks() -> dict[str, float]:
 
 
 def peak_of(name: str) -> float | None:
-    """Peak FLOP/s of the device with this name in torch, or in a cloud: the first entry that matches whole words."""
+    """Peak FLOP/s of the device with this name in torch, or in a cloud: the first entry that matches whole words.
+
+    None for a MIG instance, a part of a device: torch calls it `NVIDIA A100-SXM4-40GB MIG 3g.20gb`.
+    """
+    if re.search(r"\bmig\b", name.lower()):
+        return None
     return next((value for key, value in device_peaks().items() if re.search(rf"\b{key}\b", name.lower())), None)
 
 

@@ -29,8 +29,11 @@ PEERS = re.compile(
     r"\bgloo\b|\bNCCL\b|ProcessGroup|TCPStore|Connection (closed|reset|refused)|Broken pipe", re.IGNORECASE
 )
 """Words in the errors of gloo, NCCL and the store, which are plain RuntimeErrors if raised in one of their threads."""
-MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory|_STATUS_ALLOC_FAILED", re.IGNORECASE)
-"""Words in the errors of CUDA, of torch's allocator on a CPU, and of cuBLAS and cuDNN."""
+MEMORY = re.compile(
+    r"out of memory|not enough memory|can't allocate memory|_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)", re.IGNORECASE
+)
+"""Words in the errors of CUDA, of torch's allocator on a CPU, and of cuBLAS and cuDNN: without memory for a handle both
+say that they are not initialized."""
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -71,13 +71,16 @@ class StepFigures:
     checkpoint_seconds: float
     """Time a step for which checkpoints held training up; not part of step_seconds."""
     memory_bytes: int
-    """Peak memory so far: the accelerator's, or on a CPU the worker's resident memory."""
+    """Peak memory of tensors so far: the accelerator's; on a CPU the worker's resident memory."""
     bytes_sent_per_step: int
     """Sent to other workers by this one, in a step."""
     skipped_steps: int = 0
     """Steps since the beginning of the run that changed nothing, because a gradient was not finite."""
     loss_scale: float | None = None
     """The fp16 scaler's factor; null without one."""
+    memory_reserved_bytes: int | None = None
+    """Peak memory that torch has taken from the accelerator, gaps between tensors included; CUDA and NCCL take about a
+    gigabyte more. Null on a CPU."""
     mfu: float | None = None
     """Model FLOPs utilisation, 0 to 1: FLOP/s of the model's products (PaLM, appendix B) divided by the device's peak;
     null when that is unknown."""
@@ -100,9 +103,17 @@ def meanings() -> dict[str, str]:
     return {name: " ".join(field["description"].split()) for name, field in described.items()}
 
 
-def device_peak(device: torch.device) -> float | None:
-    """Peak FLOP/s; None for CPUs (theirs depends on clock, cores and what else runs) and unknown accelerators."""
-    return peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+def device_peak(device: torch.device, dtype: torch.dtype) -> float | None:
+    """Peak FLOP/s of products of this type; None where it is unknown.
+
+    That of a CPU depends on clock, cores and what else runs; that of a MIG instance on its size. fp32 products are TF32
+    from compute capability 8.0 on, at half the rate of bf16 by NVIDIA's data sheets; older devices have none.
+    """
+    if device.type != "cuda" or (peak := peak_of(torch.cuda.get_device_name(device))) is None:
+        return None
+    if dtype != torch.float32:
+        return peak
+    return peak / 2 if torch.cuda.get_device_capability(device) >= (8, 0) else None
 
 
 def peak_memory(device: torch.device) -> int:
@@ -119,8 +130,8 @@ class Stopwatch:
     when the host waits for the device anyway.
     """
 
-    def __init__(self, work: Work, world: World) -> None:
-        self._work, self._world, self._peak = work, world, device_peak(world.device)
+    def __init__(self, work: Work, world: World, dtype: torch.dtype) -> None:
+        self._work, self._world, self._peak = work, world, device_peak(world.device, dtype)
         self.start()
 
     def start(self) -> None:
@@ -157,6 +168,7 @@ class Stopwatch:
             "communication_seconds": communication,
             "checkpoint_seconds": self.checkpoint / count,
             "memory_bytes": peak_memory(self._world.device),
+            "memory_reserved_bytes": torch.cuda.max_memory_reserved() if self._world.device.type == "cuda" else None,
             "bytes_sent_per_step": round(sent / count),
             "mfu": work.flops_per_token * per_device / self._peak if self._peak and work.flops_per_token else None,
         }

@@ -80,9 +80,10 @@ def test_it_counts_the_layers_and_parameters_of_others_than_our_gpt2(kind: str, 
 @pytest.mark.parametrize(
     ("changes", "precision", "bytes_a_parameter"),
     [
-        ([], "fp32", 4 + 4 + 8),
-        ([], "bf16", 4 + 4 + 8 + 2),
-        (["optimizer.name=muon"], "fp32", 4 + 4 + 4),
+        ([], "fp32", 4 + 8 + 8),
+        ([], "bf16", 4 + 8 + 8 + 2),
+        (["tokens_per_step=4096", "sequence_length=1024"], "bf16", 4 + 4 + 8 + 2),
+        (["optimizer.name=muon"], "fp32", 4 + 8 + 4),
         (["engine.name=deepspeed"], "bf16", 2 + 4 + 12 / 4),
         (["engine.name=deepspeed"], "fp16", 4 + 2 + 4 + 12 / 4),
         (["engine.name=deepspeed", "engine.zero_stage=2"], "bf16", 2 + (4 + 12) / 4),
@@ -91,7 +92,8 @@ def test_it_counts_the_layers_and_parameters_of_others_than_our_gpt2(kind: str, 
 def test_each_of_four_workers_holds_weights_gradients_and_moments(
     changes: list[str], precision: str, bytes_a_parameter: float
 ) -> None:
-    """As ZeRO's paper counts them (arXiv 1910.02054, section 3.1)."""
+    """As ZeRO's paper counts them (arXiv 1910.02054, section 3.1); under DDP gradients twice, unless a step is one pass
+    of each worker."""
     xl = of_preset("xl")
     assert held(xl, config.load([*NEEDED, *changes]), precision, 4) == bytes_a_parameter * xl.parameters
 

@@ -135,6 +135,7 @@ def test_a_library_that_finds_no_memory_is_taken_for_what_it_is() -> None:
     """cuBLAS makes its handle at its first product; torch tells its refusal as a plain RuntimeError."""
     error = RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
     assert failures.out_of_memory(error)
+    assert failures.out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate`"))
     assert not failures.out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"))
 
 

@@ -96,3 +96,4 @@ def test_a_device_name_finds_its_own_peak_first() -> None:
     assert peak_of("AMD Instinct MI300X") is None
     assert peak_of("NVIDIA A100-SXM4-40GB") == 312e12
     assert peak_of("NVIDIA L40") is None, "it is no L4"
+    assert peak_of("NVIDIA A100-SXM4-40GB MIG 3g.20gb") is None, "it is a part of one"
