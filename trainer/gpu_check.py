@@ -21,7 +21,7 @@ from typing import Any
 
 from trainer.config.paths import folder
 from trainer.contract import EXIT_RESTART
-from trainer.elastic import network
+from trainer.elastic import nccl, network
 from trainer.errors import UserError, one_line, usage
 from trainer.gpu_fit import accelerators, inspect, unfit
 
@@ -48,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--storage-megabytes", type=int, default=1024, help="how much to write there, on each node")
     parser.add_argument("--config-map", default="", help="ConfigMap for the result, in this pod's namespace")
     options = parser.parse_args(arguments)
+    nccl.choose()  # as for a training: what is measured is the engine that it takes
     try:
         host, port = network.split_endpoint(options.master, 29500, "--master")
         if options.node_rank > 0:

@@ -25,8 +25,9 @@ V: vocabulary; E: P outside the layers, l: P of one layer; A: parameters of an a
 | in the backward pass: gradients of one layer, first and last hidden state      | 40 t w                        |
 
 The kept activations are those that autograd keeps without the compiler, with 2-byte operands; 4-byte ones take at most
-twice as much (tests/trainer/models/test_capacity.py counts them). The compiler keeps less: GPT-2 small in bf16 took 9.4,
-14.8 and 25.4 GB with 16, 32 and 64 windows on an H100, where this says 11.7, 17.9 and 30.4 (torch 2.11, 2026-11-26).
+twice as much (tests/trainer/models/test_capacity.py counts them). The compiler keeps less: GPT-2 small in bf16 took
+9.4, 14.8 and 25.4 GB with 16, 32 and 64 windows on an H100, where this says 11.7, 17.9 and 30.4 (torch 2.11,
+2026-11-26).
 """
 
 import json

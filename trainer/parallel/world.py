@@ -172,8 +172,9 @@ def join(timeout_seconds: int) -> World:
             os.environ["GLOO_SOCKET_IFNAME"] = name
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         timeout = timedelta(seconds=timeout_seconds)
-        # Without device_id, NCCL guesses the device from the rank.
-        dist.init_process_group(backend, timeout=timeout, device_id=device if device.type == "cuda" else None)
+        # No device_id: NCCL takes the current device, or that of LOCAL_RANK, which are the same, and torch would bind
+        # the control group to the device, too (2.15, distributed_c10d.py, new_group).
+        dist.init_process_group(backend, timeout=timeout)
         control = dist.new_group(backend="gloo", timeout=timeout)
     return World(
         rank=int(os.environ.get("RANK", "0")),
@@ -190,8 +191,7 @@ def ensure_group(world: World) -> None:
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
         store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
-        device = world.device if world.device.type == "cuda" else None
-        dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=device)
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
 
 
 def leave_group() -> None:
