@@ -48,7 +48,7 @@ bench: .venv/dev.stamp  ## repeat the CPU benchmarks of the trainer and of `pulu
 	for each in graph preview trainer.prepare trainer.lora trainer.startup trainer.checkpoint trainer.scaling trainer.speed; do \
 	  echo "== bench.$$each"; $(PY) -m bench.$$each || exit 1; done
 
-gpu:  ## test and measure on this machine's GPU, 10 minutes at most: make gpu [STAGE=device|tests|speed] [PY=python3]
+gpu:  ## test and measure on this machine's GPU, 10 minutes at most: make gpu [STAGE=device|tests|speed|exchange] [PY=python3]
 	@$(GPU_PY) -m bench.gpu --stage "$(STAGE)" $(ARGS)
 
 # Near the end of its heap, 4 GB by default, pyright drops what it knows of types and infers it again: 345 s of processor

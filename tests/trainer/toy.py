@@ -82,6 +82,7 @@ def work() -> Any:
 
 def steps(engine: Any, world: Any, first: int, last: int, batches: Any = None) -> list[dict[str, Any]]:
     """Make steps first+1 to last; return the outcome of each and the weights after it."""
+    from trainer.models import adapters
     from trainer.train.feed import Feed
 
     feed = Feed(batches or Batches(), world, first, engine.equal_turns)
@@ -91,7 +92,7 @@ def steps(engine: Any, world: Any, first: int, last: int, batches: Any = None) -
             engine.accumulate(feed.next(), weight, last=turn == len(feed.plan) - 1)
         outcome = engine.step(0.01, number + 1)
         # Another worker than the first returns no state: take the weights that it computes with, unless they are parts.
-        held = engine.state().weights or ({} if engine.divided else engine._net.state_dict())
+        held = engine.state().weights or ({} if engine.divided else adapters.kept(engine._net))
         weights = [value.detach().float().flatten().clone() for value in held.values()]
         found.append(
             {

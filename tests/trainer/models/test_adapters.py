@@ -244,7 +244,9 @@ def test_in_half_precision_the_base_stays_as_it_was_and_the_adapter_fp32(
     assert ours["saved"] == {torch.float32}
     assert torch.equal(ours["resumed"]["weights"], ours["steps"][2]["weights"])
     for mine, theirs in zip(ours["steps"], other["steps"], strict=True):
-        assert torch.equal(mine["weights"], theirs["weights"])
+        # With ZeRO in bf16 a worker computes with the fp32 weights, rounded.
+        held = mine["weights"].bfloat16().float() if kind == torch.bfloat16 else mine["weights"]
+        assert torch.equal(held, theirs["weights"])
         assert mine["skipped"] == 0
     if kind == torch.float16:  # two workers' gradient is that of one in fp32, but for rounding
         alone = half_precision(toy.place(), {}, llama, torch.float32)

@@ -8,12 +8,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 from tests.trainer import toy
 from trainer.models import attention, gpt2, networks
-from trainer.models.copies import adding
 from trainer.models.gpt2 import LanguageModel
 from trainer.models.head import Kernels, TiedGradient, replace_in_groups, token_loss
 
@@ -87,40 +85,6 @@ def test_loss_and_every_gradient_equal_those_of_transformers(changes: dict[str, 
     _, ours = gradients(net, lambda: LanguageModel(net).logits(inputs).square().sum())
     _, theirs = gradients(net, lambda: net(input_ids=inputs).logits.square().sum())
     assert_same(ours, theirs, 1e-5)
-
-
-class Widened(TorchDispatchMode):
-    """Counts how often a tensor of this shape is copied to fp32."""
-
-    def __init__(self, shape: torch.Size) -> None:
-        super().__init__()
-        self._shape, self.count = shape, 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = (kwargs or {}).get("dtype")
-        self.count += (
-            func is torch.ops.aten._to_copy.default and given == torch.float32 and args[0].shape == self._shape
-        )
-        return func(*args, **(kwargs or {}))
-
-
-def test_gradients_are_added_in_place_where_nobody_listens_and_are_the_same() -> None:
-    """Three passes of one step: the first makes the gradients, the others add to them, bit for bit as autograd does."""
-    found: dict[bool, dict[str, torch.Tensor]] = {}
-    for allowed in (False, True):
-        net = network()
-        model, widened = LanguageModel(net), Widened(net.transformer.h[0].mlp.c_fc.weight.shape)
-        for seed in range(3):
-            inputs, targets = windows(seed=seed)
-            with adding(allowed), torch.autocast("cpu", torch.bfloat16):
-                loss = model(inputs, targets)
-            with widened:
-                loss.backward()
-        found[allowed] = {name: value.grad for name, value in net.named_parameters() if value.grad is not None}
-        assert widened.count == 2 * (1 if allowed else 3), "one in each of two layers"
-    assert found[True].keys() == found[False].keys()
-    for name, value in found[True].items():
-        assert torch.equal(value, found[False][name]), name
 
 
 def test_padded_rows_get_no_probability_and_no_gradient() -> None:
