@@ -85,7 +85,7 @@ def test_the_screen_shows_progress_pods_and_why_one_was_restarted(target: Target
 def test_logs_finds_the_pod_of_rank_zero(
     target: Target, node: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    monkeypatch.setattr(logs, "target_of", lambda stack: target)
+    monkeypatch.setattr(logs, "target_of", lambda *_: target)
     assert main(["logs", "--stack", "local", "--kubeconfig", str(node)]) == 0
     assert b"rank=0" in capfdbinary.readouterr().out
     assert main(["logs", "--stack", "local", "--kubeconfig", str(node), "--pod", "9"]) == 1

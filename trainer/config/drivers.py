@@ -4,8 +4,6 @@ import functools
 import re
 from pathlib import Path
 
-import yaml
-
 REMEDY = (
     "take nodes.gpuDriverVersion: LATEST or a newer gke.releaseChannel (GKE), eks.nodeRelease: latest (EKS), or a "
     "newer driver on the node of another cluster"
@@ -16,6 +14,8 @@ REMEDY = (
 @functools.cache
 def oldest_branches() -> dict[int, int]:
     """CUDA's major version -> the oldest branch of the driver; the source is in drivers.yaml."""
+    import yaml  # here, so that the node check can be imported by a Python without packages
+
     return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
 

@@ -38,5 +38,6 @@ def described(group: Any, device: Any) -> dict[str, str]:
     if backend == "ProcessGroupNCCL" and given == DEFAULTS[ENGINE]:
         reason += ": it overlaps the exchange with the backward pass"
     elif backend == "ProcessGroupNCCL2":
-        reason += f": computing waits for each bucket; {ENGINE}=0 overlaps the exchange with the backward pass"
+        reason += ": computing waits for each bucket, and communication_seconds counts the last one alone"
+        reason += f"; {ENGINE}=0 overlaps the exchange with the backward pass"
     return {"backend": backend, "reason": repr(reason)}
