@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.usefixt
 
 MARK = f"many-{uuid.uuid4().hex[:6]}"
 #: Of the training whose losses the others must have. They go on for as long as a test looks at them.
-STEPS = 300
+STEPS = 200
 ENDLESS = {"steps": 100_000}
 #: Pods that the node has room for: two workers of the first training, and one of the second.
 ROOM = 3
@@ -55,7 +55,7 @@ def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFac
             "precision": "fp32",
             "optimizer": {"warmupSteps": 1, "schedule": "constant"},
             "evaluation": {"every": 100, "batches": 2},
-            "checkpoint": {"everySteps": 50},
+            "checkpoint": {"everySteps": 25},
         },
     )
     made.select()
