@@ -132,10 +132,9 @@ def several(subject: Subject) -> str:
     if not subject.elastic:
         raise Cannot("the number of this stack's workers is fixed")
     _leave_room_for(subject, 2)
-    few = {"min": 1, **({} if subject.config.nodes else {"memoryGib": subject.config.workers.memory_gib})}
     # By name as in the file: the engine sorts the keys of a stack file that is not beside the program.
-    second = {"second": {"steps": LONG, "workers": {**few, "count": 2}}}
-    first = {"first": {"steps": LONG, "workers": {**few, "count": 1}}}
+    second = {"second": {"steps": LONG, "workers": {"min": 1, "count": 2}}}
+    first = {"first": {"steps": LONG, "workers": {"min": 1, "count": 1}}}
     seconds: list[str] = []
     for trainings, running in (
         (second, {"second": 2}),
