@@ -94,7 +94,11 @@ class Group:
     ("given", "name", "said"),
     [
         ("0", "ProcessGroupNCCL", "TORCH_DIST_USE_NCCL2=0: it overlaps the exchange with the backward pass"),
-        ("1", "ProcessGroupNCCL2", "=1: computing waits for each bucket; TORCH_DIST_USE_NCCL2=0 overlaps"),
+        (
+            "1",
+            "ProcessGroupNCCL2",
+            "=1: computing waits for each bucket, and communication_seconds counts the last one alone; TORCH_DIST_USE_NCCL2=0",
+        ),
         (None, "ProcessGroupNCCL2", "TORCH_DIST_USE_NCCL2 is not set: computing waits"),
     ],
 )
