@@ -97,7 +97,7 @@ class Group:
         (
             "1",
             "ProcessGroupNCCL2",
-            "=1: computing waits for each bucket, and communication_seconds counts the last one alone; TORCH_DIST_USE_NCCL2=0",
+            "=1: computing waits for each bucket, and communication_seconds counts the last one alone; TORCH_DIST",
         ),
         (None, "ProcessGroupNCCL2", "TORCH_DIST_USE_NCCL2 is not set: computing waits"),
     ],
