@@ -2,8 +2,6 @@
 `make gpu`. It fails where nothing else could run."""
 
 import argparse
-import os
-import shutil
 import sys
 import time
 import traceback
@@ -11,11 +9,13 @@ import traceback
 import torch
 from torch.cuda import nccl
 
-from trainer.gpu_check import accelerators
+from trainer.gpu_fit import accelerators
+from trainer.train.compiled import compiler
 
 SIZE = 8192
 """Rows and columns of the product's matrices: 1.1 TFLOP, a few milliseconds of a data center's GPU."""
 TIMES = 20
+NO_COMPILER = "none, so whatever torch compiles fails"
 
 
 def main() -> int:
@@ -23,7 +23,11 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     device = parser.parse_args().device
     try:
-        for line in (*(described() if device == "cuda" else ()), compiler(), product(device)):
+        for line in (
+            *(described() if device == "cuda" else ()),
+            f"C compiler: {compiler() or NO_COMPILER}",
+            product(device),
+        ):
             print(line, flush=True)
     except Exception as error:
         traceback.print_exc()
@@ -45,11 +49,6 @@ def described() -> list[str]:
         f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, NCCL {version}; code for "
         f"{' '.join(torch.cuda.get_arch_list())}",
     ]
-
-
-def compiler() -> str:
-    found = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
-    return f"C compiler: {found or 'none, so whatever torch compiles fails'}"
 
 
 def product(device: str) -> str:

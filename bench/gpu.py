@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     if problem:
         print(f"error: {problem}", file=sys.stderr)
         return 2
-    wanted = [name for name in options.stage.split(",") if name] or list(LIMITS)[:3]
+    wanted = [name for name in options.stage.split(",") if name] or [name for name in LIMITS if name != "exchange"]
     unknown = [name for name in wanted if name not in LIMITS]
     if unknown:
         print(f"error: --stage {unknown[0]}: not a stage; there are {', '.join(LIMITS)}", file=sys.stderr)

@@ -20,6 +20,7 @@ from typing import Any
 
 from bench import page
 from bench.trainer import setup
+from bench.trainer.speed import reason
 from trainer.elastic import nccl
 
 STEPS, SECONDS = 10, 120
@@ -102,18 +103,18 @@ def measure(way: Way, workers: int, tiny: bool, data: str, folder: Path) -> tupl
     launch = [sys.executable, "-m", "trainer.launch", "--standalone", "--nproc-per-node", str(workers), "--"]
     environment = os.environ | way.environment | ({"CUDA_VISIBLE_DEVICES": ""} if tiny else {})
     try:
-        done = subprocess.run(
+        subprocess.run(
             [*launch, *setup.train(values)[3:]],
             env=environment,
             capture_output=True,
             text=True,
             timeout=SECONDS,
-            check=False,
+            check=True,
         )
     except subprocess.TimeoutExpired:
         return f"failed: not done after {SECONDS} s"
-    if done.returncode:
-        return f"failed: {(done.stderr.strip().splitlines() or [str(done.returncode)])[-1][:200]}"
+    except subprocess.CalledProcessError as error:
+        return f"failed: {reason(error)}"
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
     steps = [line for line in lines if "step_seconds" in line][2:]
     step, exposed = (statistics.median(line[f"{key}_seconds"] for line in steps) for key in ("step", "communication"))

@@ -77,11 +77,9 @@ class DdpEngine:
     def accumulate(self, batch: tuple[torch.Tensor, ...], weight: float, last: bool) -> torch.Tensor:
         exchanges = isinstance(self._module, DistributedDataParallel)
         wait = exchanges and not last
-        with (
-            self._module.no_sync() if wait else contextlib.nullcontext(),  # pyright: ignore[reportCallIssue]
-            copies.adding(wait or not exchanges),
-        ):
-            with torch.autocast(self._world.device.type, self._dtype, enabled=self._dtype != torch.float32):
+        autocast = torch.autocast(self._world.device.type, self._dtype, enabled=self._dtype != torch.float32)
+        with self._module.no_sync() if wait else contextlib.nullcontext():  # pyright: ignore[reportCallIssue]
+            with autocast, copies.adding(wait or not exchanges):
                 total = self._module(*batch) * weight
             self._scaler.scale(total / self._divisor).backward()
         if last:

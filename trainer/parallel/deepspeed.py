@@ -287,9 +287,8 @@ def _initialise(module: nn.Module, adam: torch.optim.Optimizer, settings: dict[s
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     os.environ.setdefault("LOCAL_SIZE", os.environ.get("LOCAL_WORLD_SIZE", "1"))
     os.environ.setdefault("LOCAL_RANK", str(world.local_rank))  # DeepSpeed needs it; one process has no launcher
-    with contextlib.redirect_stdout(
-        None
-    ):  # the import prints, and its first look for operators; stdout is for our lines
+    # The import prints, and so does the first look for operators; stdout is for our lines.
+    with contextlib.redirect_stdout(None):
         import deepspeed
         import deepspeed.ops
 

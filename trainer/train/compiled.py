@@ -40,9 +40,14 @@ def choose(config: Config, device: torch.device) -> tuple[bool, str]:
         return False, "a CPU gains little by it and compiles for half a minute"
     if config.task == "question_answering":
         return False, "its windows differ in length, and each length is compiled anew"
-    if not any(shutil.which(name) for name in (os.environ.get("CC", "cc"), "gcc", "clang")):
+    if compiler() is None:
         return False, "this image has no C compiler, which Triton needs"
     return True, "fuses kernels that would each read and write memory"
+
+
+def compiler() -> str | None:
+    """The C compiler that Triton takes; None: there is none."""
+    return next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
 
 
 class Cache:
