@@ -32,10 +32,12 @@ if (notes / "down").exists():
 there = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
                          env={**os.environ, **settings["environment"]})
 counts = {"sent": 0, "received": 0}
+last = threading.Lock()  # never released: one thread tells the counts and ends the process
 def broken():
     limit = settings["break_after"]
     return (notes / "down").exists() or (limit is not None and sum(counts.values()) > limit)
 def end():
+    last.acquire()
     line(**counts)
     if settings["kill"]:  # the pod is gone: no process there ends in its own way
         os.killpg(there.pid, signal.SIGKILL)
@@ -56,6 +58,7 @@ def pump(source, target, name):
 threading.Thread(target=pump, args=(0, there.stdin.fileno(), "sent"), daemon=True).start()
 pump(there.stdout.fileno(), 1, "received")
 code = there.wait()
+last.acquire()
 line(**counts)
 if code:
     print(f"command terminated with exit code {code}", file=sys.stderr, flush=True)
