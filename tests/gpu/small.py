@@ -13,7 +13,6 @@ import torch.distributed as dist
 from tests.ports import free_port
 from trainer.config import schema as config
 from trainer.models import networks
-from trainer.models.gpt2 import LanguageModel
 from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
@@ -39,12 +38,12 @@ def batch(device: torch.device, step: int, number: int) -> tuple[torch.Tensor, t
     return ids[:, :-1], ids[:, 1:]
 
 
-def work(device: torch.device) -> Work:
+def work(device: torch.device, divided: bool = False) -> Work:
     net, nothing = network(device), None
     tokens = PER_STEP * WINDOWS * LENGTH
     return Work(
         net=net,
-        module=LanguageModel(net),
+        module=networks.module(net, divided=divided),
         batches=nothing,  # pyright: ignore[reportArgumentType]
         validation=nothing,  # pyright: ignore[reportArgumentType]
         items_per_step=tokens,

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.gpu import small
 from trainer.contract import EXIT_DONE, EXIT_FATAL, EXIT_RESTART
+from trainer.models import networks
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]
@@ -75,6 +77,54 @@ def test_a_training_learns_and_its_checkpoint_is_read_on_a_processor(
     read = start(torch.device("cpu"), command)
     assert read.returncode == 0, read.stderr
     told = json.loads((run / "DONE").read_text("utf-8"))
+    assert json.loads(read.stdout)["loss"] == pytest.approx(told["validation_loss"], abs=0.02)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two models of random weights, a Llama and a GPT-2."""
+    folder = tmp_path_factory.mktemp("models")
+    shape = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(1)
+    llama = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", vocab_size=600, **shape))
+    llama.save_pretrained(folder / "llama")
+    networks.build("tiny", 600, 0, seed=1).save_pretrained(folder / "gpt2")
+    return folder
+
+
+LLAMA = {"model.preset": "", "model.name": "llama"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "compiled"),
+    [
+        ({"engine.name": "fsdp"}, False),
+        (LLAMA | {"engine.name": "fsdp", "model.checkpointing": "true"}, False),
+        (LLAMA | {"adapter.kind": "lora"}, True),
+        ({"task": "distillation", "distillation.teacher": "gpt2"}, True),
+    ],
+    ids=["fsdp", "fsdp of a Llama", "LoRA of a Llama", "distillation"],
+)
+def test_other_trainings_learn_and_go_on(
+    device: torch.device, dataset: str, models: Path, tmp_path: Path, changes: dict[str, Any], compiled: bool
+) -> None:
+    """The second process starts from the checkpoint of the first."""
+    paths = {key: models / value for key, value in changes.items() if value in ("llama", "gpt2")}
+    for steps in (6, 10):
+        values = {"optimizer__schedule_steps": 10, "steps": steps, "evaluation__sample_tokens": 4, **changes, **paths}
+        values["compile"] = "auto" if compiled and device.type == "cuda" else "false"
+        done = start(device, ["-m", "trainer.train", *arguments(dataset, tmp_path, **values)])
+        assert done.returncode == EXIT_DONE, done.stdout + done.stderr
+        (tmp_path / "DONE").rename(tmp_path / f"done-{steps}")
+    assert "event=resume" in done.stdout
+    found = figures(tmp_path)
+    assert [line["step"] for line in found] == list(range(1, 11))
+    assert found[-1]["loss"] < found[0]["loss"] - 0.1
+    read = start(
+        torch.device("cpu"), ["-m", "trainer.evaluate", "--run", str(tmp_path), "--precision", "fp32", "--json"]
+    )
+    assert read.returncode == 0, read.stderr
+    told = json.loads((tmp_path / "done-10").read_text("utf-8"))
     assert json.loads(read.stdout)["loss"] == pytest.approx(told["validation_loss"], abs=0.02)
 
 

@@ -53,6 +53,16 @@ def test_ddp_over_nccl_makes_the_step_of_one_process(
     assert small.difference(small.weights(built), small.straight(device), compression == "bf16") < tolerance
 
 
+@pytest.mark.parametrize(("kind", "tolerance"), [("fp32", 1e-3), ("bf16", 0.2)])
+def test_fsdp_makes_the_step_of_one_process(group: None, device: torch.device, kind: str, tolerance: float) -> None:
+    """One process owns every shard: gathers and reductions run over NCCL, in the types that many would send."""
+    settings = small.settings(engine__name="fsdp", communication__compression="auto" if kind == "bf16" else "none")
+    built = build_engine(small.work(device, divided=True), settings, small.alone(device), small.TYPES[kind])
+    small.steps(built, device, 0, 2)
+    found = small.weights(built)
+    assert small.difference(found, small.straight(device, kind), kind == "bf16") < tolerance
+
+
 def half_of_two(rank: int, count: int, device: torch.device) -> dict[str, torch.Tensor]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
