@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -20,6 +21,9 @@ from trainer.train.loop import build_engine
 
 VOCABULARY, LENGTH, WINDOWS, PER_STEP = 300, 64, 2, 4
 PRESET = "micro" if torch.cuda.is_available() else "tiny"
+NEW = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+"""Whether torch is as new as the trainer's image has it."""
+FSDP = pytest.mark.skipif(not NEW, reason="fsdp needs torch 2.15")
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +93,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+PEFT = pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed")
 LLAMA = {"model.preset": "", "model.name": "llama"}
 
 
 @pytest.mark.parametrize(
     ("changes", "compiled"),
     [
-        ({"engine.name": "fsdp"}, False),
-        (LLAMA | {"engine.name": "fsdp", "model.checkpointing": "true"}, False),
-        (LLAMA | {"adapter.kind": "lora"}, True),
+        pytest.param({"engine.name": "fsdp"}, False, marks=small.FSDP),
+        pytest.param(LLAMA | {"engine.name": "fsdp", "model.checkpointing": "true"}, False, marks=small.FSDP),
+        # torch 2.11 compiles an adapter without its gradient, which ends the training (compiled.passes).
+        pytest.param(LLAMA | {"adapter.kind": "lora"}, small.NEW, marks=PEFT),
         ({"task": "distillation", "distillation.teacher": "gpt2"}, True),
     ],
     ids=["fsdp", "fsdp of a Llama", "LoRA of a Llama", "distillation"],

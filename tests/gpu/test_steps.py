@@ -53,6 +53,7 @@ def test_ddp_over_nccl_makes_the_step_of_one_process(
     assert small.difference(small.weights(built), small.straight(device), compression == "bf16") < tolerance
 
 
+@small.FSDP
 @pytest.mark.parametrize(("kind", "tolerance"), [("fp32", 1e-3), ("bf16", 0.2)])
 def test_fsdp_makes_the_step_of_one_process(group: None, device: torch.device, kind: str, tolerance: float) -> None:
     """One process owns every shard: gathers and reductions run over NCCL, in the types that many would send."""

@@ -19,6 +19,7 @@ import torch
 from trainer import log
 from trainer.config.schema import Config
 from trainer.contract import CACHE_KEY
+from trainer.errors import UserError
 from trainer.files import open_regular
 from trainer.models.adapters import trained
 from trainer.parallel.world import World
@@ -104,11 +105,27 @@ def prepare(work: Work, run: Path, world: World, dtype: torch.dtype, step: int) 
 
 
 def passes(work: Work, world: World, dtype: torch.dtype, batch: list[torch.Tensor]) -> None:
-    """Run forward and backward, and forward as in an evaluation. No gradient is kept, and no engine's hook runs."""
-    with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
-        total = work.module(*batch)
-    torch.autograd.grad(total, list(trained(work.net).values()), allow_unused=True)
+    """Run forward and backward, and forward as in an evaluation. No gradient is kept, and no engine's hook runs.
+
+    Raises UserError if compiled code loses the gradient: torch 2.11 does for a function of autograd that ends in an
+    addition in place, as that of an adapter does, and such a training would end without having learned anything.
+    """
+    if not _teaches(work, world, dtype, batch):
+        with torch.compiler.set_stance("force_eager"):
+            wrong = _teaches(work, world, dtype, batch)  # else the batch has nothing to learn
+        if wrong:
+            raise UserError(
+                f"compile: torch {torch.__version__} compiles this model without its gradient; use compile=false"
+            )
     work.module.eval()
     with torch.no_grad(), torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
         work.module(*batch)
     work.module.train()
+
+
+def _teaches(work: Work, world: World, dtype: torch.dtype, batch: list[torch.Tensor]) -> bool:
+    """Whether a parameter gets a gradient other than 0."""
+    with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
+        total = work.module(*batch)
+    found = torch.autograd.grad(total, list(trained(work.net).values()), allow_unused=True)
+    return any(gradient is not None and bool(gradient.any()) for gradient in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from tests.trainer.processes import Workers, run_worker
 from trainer.checkpoint.format import Checkpoint, verify_checkpoint, write_manifest
 from trainer.config.schema import load
 from trainer.contract import CACHE_KEY
+from trainer.errors import UserError
 from trainer.parallel.world import World
 from trainer.train import compiled
 
@@ -148,3 +150,31 @@ def test_the_passes_that_compile_leave_nothing_behind() -> None:
     assert all(value.grad is None for value in work.net.parameters())
     assert all(torch.equal(*pair) for pair in zip(before, work.net.parameters(), strict=True))
     assert work.module.training
+
+
+def test_compiled_code_that_loses_the_gradient_ends_the_training() -> None:
+    """As torch 2.11 makes it of an adapter: the losses are right, every gradient is 0, and nothing would be learned."""
+    from tests.trainer import toy
+
+    def losing(graph: Any, inputs: Any) -> Any:
+        return lambda *values: tuple(found.detach() + 0 * found for found in graph(*values))
+
+    work = toy.work()
+    world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cpu"))
+    batch = [torch.from_numpy(part) for part in work.batches.get(0, 0)]
+    work.module.compile(backend=losing)
+    with pytest.raises(UserError, match=r"compile: torch \S+ compiles this model without its gradient; use compile"):
+        compiled.passes(work, world, torch.float32, batch)
+
+
+def test_a_pass_without_an_answer_has_no_gradient_and_may_be_compiled() -> None:
+    from tests.trainer import toy
+
+    class Unanswered(torch.nn.Module):
+        def forward(self, *batch: torch.Tensor) -> torch.Tensor:
+            return 0 * answered.module(*batch)
+
+    answered = toy.work()
+    work = dataclasses.replace(answered, module=Unanswered())
+    world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cpu"))
+    compiled.passes(work, world, torch.float32, [torch.from_numpy(part) for part in work.batches.get(0, 0)])
