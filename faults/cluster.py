@@ -28,11 +28,17 @@ PATIENCE = 1800
 UNITS = {"Ki": 2**-20, "Mi": 2**-10, "Gi": 1.0}
 
 
-def free_gib(core: Any) -> float:
-    """The memory of a cluster's only node that no pod has asked for, GiB."""
+def free_gib(core: Any, own: str = "") -> float:
+    """The memory of a cluster's only node that no pod has asked for but the workers in the namespace `own`, GiB."""
     (node,) = as_json(core.list_node)["items"]
     pods = as_json(core.list_pod_for_all_namespaces)["items"]
-    alive = [pod for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+    workers = {"app.kubernetes.io/component": "trainer"}.items()
+    alive = [
+        pod
+        for pod in pods
+        if pod["status"].get("phase") not in ("Succeeded", "Failed")
+        and not (pod["metadata"]["namespace"] == own and workers <= pod["metadata"].get("labels", {}).items())
+    ]
     boxes = [box for pod in alive for box in pod["spec"]["containers"]]
     asked = [box["resources"].get("requests", {}).get("memory", "0Ki") for box in boxes]
     return _gib(node["status"]["allocatable"]["memory"]) - sum(map(_gib, asked))

@@ -166,7 +166,8 @@ def _leave_room_for(subject: Subject, workers: int) -> None:
     ready = as_json(subject.core.list_node)["items"]
     if len(ready) != 1:
         raise Cannot("pods of others share these nodes, so their room cannot be measured")
-    subject.stack.write(workers={"memoryGib": round(ROOM * free_gib(subject.core) / workers, 1)})
+    free = ROOM * free_gib(subject.core, subject.config.cluster.namespace)
+    subject.stack.write(workers={"memoryGib": round(free / workers, 1)})
 
 
 def _time(text: str) -> float:
