@@ -26,9 +26,9 @@ from trainer.parallel.communication import ring_bytes
 
 DOCUMENT = ROOT / "docs" / "performance.md"
 STACK = "gcp-a100"
-MFU = 0.391
-"""Of GPT-2 124M on one H100 80GB: 72.4 ms a micro-batch of 32 windows of 1024, bf16, compiled, at 989 TFLOP/s. Measured
-2026-11-26."""
+MFU = 0.412
+"""Of GPT-2 124M on one H100 80GB, in passes of 32 windows of 1024, bf16, compiled, at 989 TFLOP/s: 68.8 ms a pass.
+bench/results/speed_cuda.md, 2026-11-26."""
 BACKWARD = 2 / 3
 """Share of the backward pass in a micro-batch: two products where the forward pass has one."""
 WIRE_BYTES = 2
@@ -73,7 +73,7 @@ def step(name: str, count: int, preset: str) -> Step:
     shape, peak, world = memory.of_preset(preset), peak_of(machine.accelerator or ""), count * machine.accelerators
     assert peak, f"{name}: peaks.yaml has no {machine.accelerator}"
     windows = config.windows_per_step // world
-    passes = windows / min(windows, fitting(shape, config, machine.accelerator_gib * 2**30))
+    passes = windows / min(windows, fitting(shape, config, machine.accelerator_gib * 2**30, workers=world))
     compute = windows * config.sequence_length * flops_per_token(shape, config) / (MFU * peak)
     size = ring_bytes(WIRE_BYTES * shape.parameters, world)
     last = shape.outer / shape.parameters

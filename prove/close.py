@@ -8,7 +8,7 @@ import time
 from kubernetes import client
 
 from bench.graph import destruction
-from cli.cluster import as_json, connect
+from cli.cluster import as_json, asking, connect
 from cli.reach import volume_pod
 from faults.cluster import proof_of
 from faults.fault import Cannot, expect
@@ -75,7 +75,8 @@ def leftovers(subject: Subject) -> str:
     if cloud is not None:
         looked, left = cloud.leftovers(subject.config, subject.stack.name)
     else:
-        looked, left = _objects(subject)
+        with asking("the objects of the cluster"):
+            looked, left = _objects(subject)
     expect(not left, f"left: {', '.join(left)}")
     return f"nothing: looked at {looked}"
 

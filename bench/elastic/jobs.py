@@ -217,13 +217,34 @@ def measure(workers: int) -> dict[str, float]:
 
 
 def measure_many(trainings: int, workers: int) -> dict[str, float]:
-    """Measure the seconds until so many Jobs of `workers` run that are made at once, as `pulumi up` does."""
+    """Measure the seconds until so many Jobs of `workers` run that are made at once, as `pulumi up` does, and what the
+    API server asks of etcd meanwhile."""
     job = declared_job(workers)
     with nodes(), ThreadPoolExecutor(trainings) as pool:
         scales = [Scale(workers, {**job, "metadata": {"name": f"training-{number}"}}) for number in range(trainings)]
+        before = etcd()
         seconds = sorted(pool.map(Scale.create, scales))
-    found = {"trainings": trainings, "workers": trainings * workers}
-    return {**found, "the first runs": seconds[0], "half run": seconds[trainings // 2], "all run": seconds[-1]}
+        load = {name: value - before[name] for name, value in etcd().items()}
+    return {
+        "trainings": trainings,
+        "workers": trainings * workers,
+        "the first runs": seconds[0],
+        "half run": seconds[trainings // 2],
+        "all run": seconds[-1],
+        "requests of etcd a second": load["etcd_request_duration_seconds_count"] / seconds[-1],
+        "ms each": 1e3 * load["etcd_request_duration_seconds_sum"] / load["etcd_request_duration_seconds_count"],
+        "etcd grows by, MB": load["apiserver_storage_size_bytes"] / 1e6,
+    }
+
+
+def etcd() -> dict[str, float]:
+    """Return the API server's own metrics of its etcd, added up over operations and kinds (Kubernetes' reference of
+    metrics names them)."""
+    command = ["kubectl", "--context", CONTEXT, "get", "--raw", "/metrics"]
+    text = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    names = ("etcd_request_duration_seconds_count", "etcd_request_duration_seconds_sum", "apiserver_storage_size_bytes")
+    lines = [line for line in text.splitlines() if line.startswith(names)]
+    return {name: sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)) for name in names}
 
 
 def main() -> int:

@@ -17,12 +17,12 @@ USABLE, RESERVED = 0.9, 1e9
 """The usable part of the device's memory (fragmentation takes the rest), and the bytes that CUDA and NCCL take."""
 
 
-def estimate(shape: memory.Shape, config: Config, tokens: int, accelerator: bool = True) -> float:
-    """Bytes at most for a pass of `tokens`: forward, backward and the optimizer's update."""
+def estimate(shape: memory.Shape, config: Config, tokens: int, accelerator: bool = True, workers: int = 0) -> float:
+    """Bytes at most for a pass of `tokens`: forward, backward and the optimizer's update. workers: 0 for this run's."""
     best = "bf16" if accelerator else "fp32"  # where a processor computes in bf16, it needs less
     precision = best if config.precision == "auto" else config.precision
     passed = memory.passed(shape, config, precision, tokens, accelerator)
-    return memory.held(shape, config, precision, int(os.environ.get("WORLD_SIZE", "1"))) + passed
+    return memory.held(shape, config, precision, workers or int(os.environ.get("WORLD_SIZE", "1"))) + passed
 
 
 def micro_batch(config: Config, model: Any = None, memory_bytes: float | None = None) -> int:
@@ -52,9 +52,15 @@ def device_memory() -> float:
     return float(torch.cuda.get_device_properties(int(os.environ.get("LOCAL_RANK", "0"))).total_memory)
 
 
-def fitting(shape: memory.Shape, config: Config, memory_bytes: float, accelerator: bool = True) -> int:
+def fitting(
+    shape: memory.Shape, config: Config, memory_bytes: float, accelerator: bool = True, workers: int = 0
+) -> int:
     """The most windows, in powers of two, whose pass fits; 1 if none does: the pass then reports out of memory."""
     size, usable, length = 1, USABLE * memory_bytes - RESERVED, config.sequence_length
-    while 2 * size * length <= MOST_TOKENS and estimate(shape, config, 2 * size * length, accelerator) <= usable:
+
+    def fits(tokens: int) -> bool:
+        return tokens <= MOST_TOKENS and estimate(shape, config, tokens, accelerator, workers) <= usable
+
+    while fits(2 * size * length):
         size *= 2
     return size
