@@ -17,6 +17,7 @@ from rich.text import Text
 
 from cli import CommandError
 from cli.cluster import TrainingJob
+from cli.programs import find_rsync
 from cli.reach import SCRATCH, make_report, transfer
 from cli.runs import AsJson, Run, read
 from cli.target import Kubeconfig, RunningStack, Target, targets_of
@@ -42,6 +43,8 @@ def compare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
+    if html:
+        find_rsync()  # before a pod is made
     targets = targets_of(stack)
     used = users(TrainingJob.of(targets[0], kubeconfig))
     with transfer(targets[0], kubeconfig) as (volume, pod, bar):

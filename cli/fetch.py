@@ -17,6 +17,7 @@ import typer
 
 from cli import CommandError
 from cli.compare import best as best_of
+from cli.programs import find_rsync
 from cli.progress import Bar
 from cli.reach import REPORT, SCRATCH, make_report, transfer
 from cli.runs import RunName
@@ -45,6 +46,7 @@ def fetch(
     to: Annotated[Path | None, typer.Option(metavar="FOLDER", help=f"Default: {HOME}/NAME.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every checkpoint, with optimizer state.")] = False,
 ) -> None:
+    find_rsync()  # before a pod is made
     if best:
         if run or training:
             raise CommandError("--best chooses the run; leave out --run and --training", code=2)

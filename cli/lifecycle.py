@@ -78,12 +78,18 @@ def resume(
     training: TrainingName = "",
     kubeconfig: Kubeconfig = None,
     config_file: Annotated[str | None, typer.Option(metavar="FILE", help="Default: Pulumi.STACK.yaml.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing where nothing is to be resumed.")] = False,
 ) -> int:
     """Its Job was stopped or deleted, its time was up (`job.maxHours`), or it failed for a reason that is mended. Where
     the Job is not merely stopped, `pulumi up` makes it again, and with it whatever else the stack file has changed.
     """
-    made_again = [target for target in chosen(stack, training) if _is_made_again(target, kubeconfig, quiet)]
+    return go_on(stack, training, kubeconfig, config_file)
+
+
+def go_on(
+    stack: str, training: str = "", kubeconfig: str | None = None, config_file: str | None = None, asked: bool = True
+) -> int:
+    """asked: a person wants it. Else what `trainyard stop` has stopped stays so: machines would come that cost."""
+    made_again = [target for target in chosen(stack, training) if _is_made_again(target, kubeconfig, asked)]
     if not made_again:
         return 0
     command = ["pulumi", "up", "--stack", stack, "--yes", "--skip-preview", "--suppress-outputs", "--suppress-progress"]
@@ -93,18 +99,21 @@ def resume(
     return run(*command)
 
 
-def _is_made_again(target: Target, kubeconfig: str | None, quiet: bool) -> bool:
+def _is_made_again(target: Target, kubeconfig: str | None, asked: bool) -> bool:
     """Let a stopped training go on, or say that its Job has to be made again."""
     job = TrainingJob.of(target, kubeconfig)
     try:
         found, pods = job.read()
         end = ending(found)
+        if end.get("type") == "Stopped" and not asked:
+            _say(f"{job.name}: stays stopped; to go on: {target.resume}")
+            return False
         if end.get("type") == "Stopped":
             _say(f"{job.name}: was stopped {end['message'].partition(';')[0]}; resumes from its newest checkpoint")
             _suspend(job, found, None)
             return False
         if end.get("type") != "Failed":
-            if not quiet:
+            if asked:
                 _say(f"{job.name}: nothing to resume: {_told(end) if end else 'it has not ended'}")
             return False
         ended = outcome(found, pods)

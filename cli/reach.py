@@ -22,7 +22,7 @@ from websocket import WebSocketException
 
 from cli import CommandError, last_line
 from cli.cluster import as_json, asking, connect, why_waiting
-from cli.programs import find, find_rsync
+from cli.programs import find
 from cli.progress import Bar
 from cli.target import Target
 from cli.transfer import Volume
@@ -118,7 +118,6 @@ def kubectl_of(target: Target, kubeconfig: str | None) -> list[str]:
 @contextmanager
 def transfer(target: Target, kubeconfig: str | None, change: Change | None = None) -> Iterator[tuple[Volume, Pod, Bar]]:
     """The shared volume, the pod on it, and a progress bar; Ctrl-C may end the transfer at any time."""
-    find_rsync()
     kubectl = kubectl_of(target, kubeconfig)
     api = connect(target.context, kubeconfig or target.kubeconfig)
     try:

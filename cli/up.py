@@ -17,9 +17,10 @@ TRAINYARD = (sys.executable, "-m", "cli")
 
 
 def up(stack: StackName = "", yes: Yes = False) -> int:
-    """Pulumi shows what it will do and asks; the stack is made if it is not there, and selected. A training that was
-    stopped, or that ended before it was done, resumes from its newest checkpoint; the same `up` again changes nothing
-    else. For a stack on this machine the toolchain is built, and the node starts, before that.
+    """Pulumi shows what it will do and asks; the stack is made if it is not there, and selected. A training that
+    ended before it was done resumes from its newest checkpoint, one that `trainyard stop` has stopped stays so; the
+    same `up` again changes nothing else. For a stack on this machine the toolchain is built, and the node starts,
+    before that.
     """
     config = configuration(stack)  # tells every mistake before anything is built
     _refuse_unasked(yes, "make")
@@ -78,10 +79,10 @@ def _context(stack: str) -> str:
 def _resume(stack: str) -> int:
     # Kubernetes' client takes half a second to import.
     from cli.cluster import ContextError
-    from cli.lifecycle import resume
+    from cli.lifecycle import go_on
 
     try:
-        return resume(stack=stack, quiet=True)
+        return go_on(stack, asked=False)
     except ContextError as error:
         get = target_of(stack).commands.get("credentialsCommand")
         print(f"the stack is up; to see its training: {f'run {get}' if get else error}", file=sys.stderr)

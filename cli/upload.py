@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import typer
 
 from cli import CommandError
+from cli.programs import find_rsync
 from cli.reach import transfer
 from cli.target import Kubeconfig, RunningStack, targets_of
 from cli.transfer import copy, put
@@ -46,6 +47,8 @@ def upload(
     folder = target_folder(source, to)
     one = not remote and Path(source).is_file()
     top, names = (Path(), []) if remote else local_files(Path(source), follow_links)
+    if not remote:
+        find_rsync()  # before a pod is made
     inside, changed = f"{folder}/{names[0]}" if one else folder, False
     with transfer(targets_of(stack)[0], kubeconfig) as (volume, _, bar):
         if remote:

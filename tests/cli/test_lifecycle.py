@@ -141,7 +141,7 @@ def test_another_is_left_alone(
 ) -> None:
     cluster = Cluster(job, [])
     use(monkeypatch, cluster)
-    assert lifecycle.resume("local") == lifecycle.resume("local", quiet=True) == 0
+    assert lifecycle.resume("local") == lifecycle.go_on("local", asked=False) == 0
     assert capsys.readouterr().out == f"train: {said}\n"
     assert not commands
     assert not cluster.patches
@@ -182,6 +182,9 @@ def test_stop_suspends_the_job_with_a_mark_and_says_what_is_saved(
     assert body["metadata"]["annotations"][STOPPED].startswith("20")
     lifecycle.stop("local")
     assert "nothing to stop: it is stopped: by `trainyard stop` at 20" in capsys.readouterr().out
+    assert lifecycle.go_on("local", asked=False) == 0
+    assert "train: stays stopped; to go on: trainyard resume" in capsys.readouterr().out
+    assert len(cluster.patches) == 1, "`trainyard up` starts nothing that was stopped"
     assert lifecycle.resume("local") == 0
     assert "was stopped by `trainyard stop` at 20" in capsys.readouterr().out
     assert cluster.patches[1][1] == {"metadata": {"annotations": {STOPPED: None}}, "spec": {"suspend": False}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import shutil
 from pathlib import Path
@@ -83,3 +84,12 @@ def test_what_is_missing_is_told_before_a_pod_starts(
     assert said.startswith(f"error: {missing} is needed to carry files, and is not on PATH: apt-get install {missing}")
     assert "brew install" in said
     assert said.count("\n") == 1
+
+
+def test_what_only_asks_the_volume_needs_no_rsync(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(path, "kubectl", "")
+    monkeypatch.setattr(reach, "connect", lambda *_: None)
+    monkeypatch.setattr(reach, "volume_pod", lambda *_: contextlib.nullcontext(SimpleNamespace(name="volume-1")))
+    target: Any = SimpleNamespace(context="c", namespace="n", kubeconfig=None)
+    with reach.transfer(target, None) as (volume, _, _):
+        assert "volume-1" in str(volume)
