@@ -72,7 +72,8 @@ from local import shell
 shell.POLICY = Path({str(policy)!r})
 with shell.no_services():
     print("installs", flush=True)
-    time.sleep(60)
+    for _ in range(600):
+        time.sleep(0.1)  # a signal that comes just before a long sleep would be handled after it
 """
     command = [sys.executable, "-c", script]
     process = subprocess.Popen(
