@@ -61,6 +61,8 @@ class Cloud:
     """Makes the cluster of a configuration and a stack's name."""
     doctor: Callable[[StackConfig, str], Iterator[Finding]]
     """Looks for what stands in the way of a first `pulumi up`."""
+    place: Callable[[StackConfig], str]
+    """Its kind and where it is, in words."""
     storage: type[StorageConfig]
     """Section `storage`."""
     nodes: type[NodesConfig] | None = None
@@ -73,6 +75,8 @@ class Cloud:
     """The bill of a configuration with so many GiB of images. None: the cluster's owner pays."""
     proof: Callable[[StackConfig], Proof] | None = None
     """Breaks machines and lists leftovers, with the credentials of the environment. None: not possible."""
+    sdk: str = ""
+    """Python package of the Pulumi provider that makes its resources."""
     workers: Callable[[], Mapping[str, Machine]] = dict
     """Machine types that may train, by name."""
     rules: tuple[Rule, ...] = ()
@@ -95,6 +99,7 @@ CLOUDS = {
         storage=ExistingStorage,
         cluster=later("existing:existing_cluster"),
         doctor=later("doctor.existing:checks"),
+        place=lambda config: "a cluster that was there before",
     ),
     "gke": Cloud(
         folder=_FOLDER / "gke",
@@ -107,6 +112,8 @@ CLOUDS = {
         bill=later("gke.cost:estimate"),
         doctor=later("gke.doctor.checks:checks"),
         proof=lambda config: later("gke.proof:Gcp")(),
+        place=lambda config: f"GKE in {config.section(GkeConfig).zone}",
+        sdk="pulumi-gcp",
     ),
     "eks": Cloud(
         folder=_FOLDER / "eks",
@@ -121,6 +128,8 @@ CLOUDS = {
         bill=later("eks.cost:estimate"),
         doctor=later("eks.doctor.checks:checks"),
         proof=lambda config: later("eks.proof:Aws")(config.section(EksConfig).region),
+        place=lambda config: f"EKS in {config.section(EksConfig).region}",
+        sdk="pulumi-aws",
     ),
 }
 

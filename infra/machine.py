@@ -1,27 +1,33 @@
-"""A machine type, and how much of it is left for pods by each cloud's rules."""
+"""A machine type, and how much of it is left for pods by its cloud's rules."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from infra.sections import DatasetConfig, ImageConfig
 
-#: (CPU, GiB) that the cluster's own pods request on a worker node, on top of what the kubelet reserves. GKE: node
-#: agent, fluent-bit, metrics and Prometheus collectors, CSI drivers, metadata server, device plugin, DCGM exporter;
-#: higher than their requests as of 1.34, because each release adds a pod. EKS: aws-node with its policy agent,
-#: kube-proxy, pod identity agent, node monitoring agent, EFS driver, and ours: device plugin and DCGM exporter.
-DAEMONS = {"gcp": (0.75, 1.5), "aws": (0.6, 1.0)}
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """What a cloud's nodes take of their machine before a training's pods come."""
+
+    seen: float
+    """The part of the nominal memory that the kubelet sees; firmware, hypervisor and kernel take the rest."""
+    kept: Callable[[Machine], float]
+    """GiB that the kubelet keeps for itself and the system."""
+    daemons: tuple[float, float]
+    """(CPU, GiB) that the cluster's own pods request on a worker node."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A machine type of Compute Engine, or an instance type of EC2."""
+    """A machine type of a cloud."""
 
     name: str
-    cloud: Literal["gcp", "aws"] = "gcp"
+    node: Node
     family: str
     """Series, as price lists name it: c3-highmem, a2-highgpu, e2-standard; g4dn, m6i."""
     vcpus: int
@@ -68,35 +74,25 @@ def machine_type(**fields: Any) -> Machine:
 def allocatable(machine: Machine, threads_per_core: int | None = None) -> tuple[float, float]:
     """(CPU, GiB) of a node that pods can ask for.
 
-    Both clouds reserve 6 % of the first core, 1 % of the second, 0.5 % of the next two and 0.25 % of the rest, and 100
-    MiB of memory for evictions. GKE keeps 25 % of the first 4 GiB, 20 % of the next 4, 10 % of the next 8, 6 % of the
-    next 112, 2 % of the rest (cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes); EKS 255 MiB and 11 MiB
-    for each pod that the node may have (awslabs/amazon-eks-ami, nodeadm).
+    The clouds' kubelets reserve 6 % of the first core, 1 % of the second, 0.5 % of the next two and 0.25 % of the rest,
+    and 100 MiB of memory for evictions.
     """
     cpus = machine.threads(threads_per_core)
-    reserved = _by_steps(cpus, [(1, 0.06), (1, 0.01), (2, 0.005), (None, 0.0025)])
-    if machine.cloud == "aws":
-        # The adapter's driver reserves huge pages: 5,128 of 2 MiB (aws-efa-installer).
-        huge = 5128 * 2 if machine.efa else 0
-        kept, seen = (255 + 11 * machine.max_pods + huge) / 1024, 0.925
-    else:
-        kept = _by_steps(machine.memory_gib, [(4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06), (None, 0.02)])
-        seen = 0.97
-    # Firmware, hypervisor and kernel take part of the nominal memory before the kubelet sees it: 3 % on Google Cloud
-    # (e2-standard-4: 12.87 GiB are left), up to 7.5 % on EC2 (Karpenter's VM_MEMORY_OVERHEAD_PERCENT).
-    return round(cpus - reserved, 2), round(machine.memory_gib * seen - kept - 100 / 1024, 2)
+    reserved = by_steps(cpus, [(1, 0.06), (1, 0.01), (2, 0.005), (None, 0.0025)])
+    memory = machine.memory_gib * machine.node.seen - machine.node.kept(machine) - 100 / 1024
+    return round(cpus - reserved, 2), round(memory, 2)
 
 
 def for_pods(machine: Machine, threads_per_core: int | None = None) -> tuple[float, float]:
     """(CPU, GiB) that one training pod can have on a node of its own: whole processors, whole GiB."""
     cpu, memory = allocatable(machine, threads_per_core)
-    daemons_cpu, daemons_gib = DAEMONS[machine.cloud]
+    daemons_cpu, daemons_gib = machine.node.daemons
     return float(int(cpu - daemons_cpu)), float(int(memory - daemons_gib))
 
 
 def refuse_dataset(dataset: DatasetConfig, machine: Machine, key: str) -> Iterator[str]:
     """Refuse a dataset Job that fits no node without accelerators; `key` is the key of their machine type."""
-    (cpu, memory), (daemons_cpu, daemons_gib) = allocatable(machine), DAEMONS[machine.cloud]
+    (cpu, memory), (daemons_cpu, daemons_gib) = allocatable(machine), machine.node.daemons
     needs = (("cpu", dataset.cpu, cpu - daemons_cpu), ("memoryGib", dataset.memory_gib, memory - daemons_gib))
     for name, asked, most in needs:
         if asked > most:
@@ -117,7 +113,8 @@ def refuse_reference(key: str, reference: str | None, image: ImageConfig) -> Ite
         yield f"{key}: '{reference}' is not by digest; allowed: name@sha256:<64 hex digits>"
 
 
-def _by_steps(amount: float, steps: list[tuple[float | None, float]]) -> float:
+def by_steps(amount: float, steps: list[tuple[float | None, float]]) -> float:
+    """The sum of shares of an amount: each of the next part of this width; None: of the rest."""
     total = 0.0
     for width, share in steps:
         part = amount if width is None else min(amount, width)

@@ -23,8 +23,7 @@ from cli.target import PROOF, StackName, enter_local
 from faults import on_pods
 from infra.config import ConfigError
 from infra.cost import estimate
-from infra.eks.doctor.aws_client import NoAnswer as AmazonSilent
-from infra.gke.doctor.google_client import NoAnswer as GoogleSilent
+from infra.doctor.finding import NoAnswer
 from infra.stackfiles import ROOT, stack_file_values
 from prove import bring_up, close, report, volume
 from prove.engine import State, Step, load, play
@@ -106,7 +105,7 @@ def prove(
             screen = Screen(state, len(steps(state.short)))
             subject = Subject(stack, state, folder, limit_usd, screen.say)
             return _prove(subject, screen, chosen, keep, report_to)
-        except (ConfigError, automation.CommandError, AmazonSilent, GoogleSilent) as error:
+        except (ConfigError, automation.CommandError, NoAnswer) as error:
             # The proof's own stack does not exist yet; its settings come from the user's.
             raise Refused(last_line(str(error)).replace(f"--stack {PROOF}{stack}", f"--stack {stack}")) from None
 

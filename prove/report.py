@@ -17,9 +17,8 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from bench.page import busy, describe, table
+from infra.clouds import cloud_of
 from infra.config import StackConfig
-from infra.eks.section import EksConfig
-from infra.gke.section import GkeConfig
 from infra.stackfiles import ROOT
 from prove.engine import Result, State, Step, Verdict
 from trainer.plain import plain
@@ -93,15 +92,11 @@ def minutes(seconds: float) -> str:
 
 def facts(config: StackConfig, state: State) -> dict[str, str]:
     """What was proved, on which machines, with which versions."""
-    nodes, model, where = config.nodes, config.training.model, "a cluster that was there before"
-    if isinstance(config.cloud, GkeConfig):
-        where = f"GKE in {config.cloud.zone}"
-    if isinstance(config.cloud, EksConfig):
-        where = f"EKS in {config.cloud.region}"
+    nodes, model, cloud = config.nodes, config.training.model, cloud_of(config)
     found = {
         "date": state.begun,
         "commit": state.notes.get("commit", ""),
-        "cluster": f"{where}, Kubernetes {state.notes.get('kubernetes', 'not asked')}",
+        "cluster": f"{cloud.place(config)}, Kubernetes {state.notes.get('kubernetes', 'not asked')}",
         "workers": f"{config.workers.count} of {config.workers.cpu:g} CPU, accelerators in each: {config.workers.gpus}",
         "training": f"model {model.size or model.name}, engine {config.training.engine.name}",
         "run from": f"{describe('pulumi', 'pulumi-kubernetes', 'kubernetes')}; Pulumi {state.notes.get('pulumi', '?')}",
@@ -109,8 +104,8 @@ def facts(config: StackConfig, state: State) -> dict[str, str]:
     }
     if nodes:
         found["machines"] = f"up to {nodes.max} x {nodes.machine_type}, {nodes.consumption.replace('_', ' ')}"
-        package = "pulumi-gcp" if isinstance(config.cloud, GkeConfig) else "pulumi-aws"
-        found["provider"] = f"{package} {version(package)}"
+    if cloud.sdk:
+        found["provider"] = f"{cloud.sdk} {version(cloud.sdk)}"
     return found
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from infra.machine import Machine, machine_type
+from infra.machine import Machine, Node, machine_type
 from infra.needs import load
 
 _FOLDER = Path(__file__).parent
@@ -16,6 +16,17 @@ _FOLDER = Path(__file__).parent
 HOME_ZONES = 2
 #: Number of zones for the workers if the stack file names none.
 DEFAULT_ZONES = 4
+
+
+def _kept(machine: Machine) -> float:
+    """255 MiB and 11 MiB for each pod that the node may have (awslabs/amazon-eks-ami, nodeadm). The Elastic Fabric
+    Adapter's driver reserves huge pages: 5,128 of 2 MiB (aws-efa-installer)."""
+    return (255 + 11 * machine.max_pods + (5128 * 2 if machine.efa else 0)) / 1024
+
+
+#: seen: Karpenter's VM_MEMORY_OVERHEAD_PERCENT. Daemons: aws-node with its policy agent, kube-proxy, pod identity
+#: agent, node monitoring agent, EFS driver, and ours: device plugin and DCGM exporter.
+NODE = Node(seen=0.925, kept=_kept, daemons=(0.6, 1.0))
 
 
 @cache
@@ -36,7 +47,7 @@ def _machine(family: str, size: str, row: list[Any], entry: Mapping[str, Any]) -
     vcpus, memory, accelerators, disks, pods, efa = row
     return machine_type(
         name=f"{family}.{size}",
-        cloud="aws",
+        node=NODE,
         family=family,
         vcpus=vcpus,
         memory_gib=memory,

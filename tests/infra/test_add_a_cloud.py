@@ -13,6 +13,8 @@ from infra.clouds import CLOUDS, Cloud, keys
 from infra.config import ConfigError, StackConfig
 from infra.parse import parse
 from policy.check import broken
+from prove.engine import State
+from prove.report import facts
 from review.recording import record
 from tests.infra.aks.rules import RULES, bill, machines
 from tests.infra.aks.section import AksConfig, AksNodes, AksStorage
@@ -44,6 +46,7 @@ def aks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         cluster=cluster,
         bill=bill,
         doctor=lambda config, stack: iter(()),
+        place=lambda config: f"AKS in {config.section(AksConfig).location}",
     )
     monkeypatch.setitem(CLOUDS, "aks", record)
     living.table.cache_clear()
@@ -67,6 +70,12 @@ def test_pods_are_as_large_as_its_machine() -> None:
     found = cost.estimate(config)
     assert found
     assert found.at_rest == 0.10
+
+
+def test_a_proof_names_it() -> None:
+    found = facts(parse(VALUES, "aks-exercise"), State("aks-exercise"))
+    assert found["cluster"].startswith("AKS in westeurope, ")
+    assert "provider" not in found, "it has no package of Pulumi's"
 
 
 def test_every_mistake_is_told_at_once() -> None:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from infra.gke.machines import machines
-from infra.machine import DAEMONS, allocatable
+from infra.gke.machines import NODE, machines
+from infra.machine import allocatable
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import record
 from tests.infra.recorded import changed, recorded
@@ -61,7 +61,7 @@ OF_THE_CLUSTER = (1.0, 1.5)
 @pytest.mark.parametrize("stack", [name for name in stacks() if "gke" in stack_file_values(name)])
 def test_what_runs_at_rest_fits_one_system_node(stack: str) -> None:
     """Otherwise "at rest" is two nodes, and costs twice what the bill says."""
-    cpu, gib = (sum(pair) for pair in zip(OF_THE_CLUSTER, DAEMONS["gcp"], strict=True))
+    cpu, gib = (sum(pair) for pair in zip(OF_THE_CLUSTER, NODE.daemons, strict=True))
     for item in recorded(stack).all("kubernetes:apps/v1:"):
         if item.kind in ("Deployment", "StatefulSet"):
             for container in item.inputs["spec"]["template"]["spec"]["containers"]:

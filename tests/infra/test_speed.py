@@ -29,10 +29,11 @@ def test_a_token_takes_the_flops_that_the_trainer_counts(model: str) -> None:
 @pytest.mark.parametrize("name", sorted({machine.accelerator for machine in MACHINES.values() if machine.accelerator}))
 def test_every_accelerator_that_trains_has_a_peak_and_a_share(name: str) -> None:
     machine = next(machine for machine in MACHINES.values() if machine.accelerator == name)
-    stack = "aws-g4dn" if machine.cloud == "aws" else "gcp-smoke"
+    of_eks = machine.name in CLOUDS["eks"].workers()
+    stack = "aws-g4dn" if of_eks else "gcp-smoke"
     values = stack_file_values(stack)
     disk = machine.boot_disks[0]
-    nodes = {"machineType": machine.name, "max": 1} | ({} if machine.cloud == "aws" else {"diskType": disk})
+    nodes = {"machineType": machine.name, "max": 1} | ({} if of_eks else {"diskType": disk})
     config = parse(
         {**values, "nodes": nodes, "workers": {"count": 1}, "training": {"model": {"preset": "small"}}}, stack
     )
