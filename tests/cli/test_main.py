@@ -221,9 +221,11 @@ def test_a_stack_file_with_a_mistake_is_told_by_its_key(
 
 
 def test_a_command_without_its_packages_says_how_to_install_them() -> None:
-    script = "import sys; sys.modules['boto3'] = None; from cli.__main__ import main; sys.exit(main(['prove', '-h']))"
+    script = (
+        "import sys; sys.modules['kubernetes'] = None; from cli.__main__ import main; sys.exit(main(['logs', '-h']))"
+    )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
-    said = "error: prove needs the package boto3; make .venv/dev.stamp installs it\n"
+    said = "error: logs needs the package kubernetes; make .venv/dev.stamp installs it\n"
     assert (done.returncode, done.stderr) == (1, said)
 
 
