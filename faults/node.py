@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from faults.nodes import ROOT
 from faults.on_pods import MANY
 from faults.stack import Stack
 from infra.parse import parse
+from local import paths
 
 ETCD = "etcd"
 """Name of the rendezvous' StatefulSet and of its Service."""
@@ -56,14 +58,15 @@ STACK: dict[str, Any] = {
 @contextlib.contextmanager
 def elastic_stack(folder: Path, environment: dict[str, str]) -> Iterator[Stack]:
     """Bring up the training that meets the faults; destroy it at the end."""
-    stack = Stack("e2e-elastic", folder, environment)
-    stack.write(**STACK, job={"name": f"elastic-{uuid.uuid4().hex[:8]}"})
+    stack, run = Stack("e2e-elastic", folder, environment), f"elastic-{uuid.uuid4().hex[:8]}"
+    stack.write(**STACK, job={"name": run})
     stack.select()
     try:
         stack.up()
         yield stack
     finally:
         stack.remove()
+        shutil.rmtree(paths.STORAGE / "runs" / run, ignore_errors=True)
 
 
 class Node(Cluster):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import time
 import urllib.request
@@ -24,7 +25,7 @@ from faults.fault import until
 from faults.nodes import ROOT
 from faults.stack import Stack
 from infra.stackfiles import stack_file_values
-from local import environment
+from local import environment, paths
 from tests.fixtures_cluster import bring_up
 from tests.ports import free_port
 
@@ -39,12 +40,14 @@ def stack(claim: TextIO, request: pytest.FixtureRequest, tmp_path_factory: pytes
     bring_up(stack_file_values("local")["cluster"]["context"])
     made = Stack("e2e", tmp_path_factory.mktemp("e2e"), environment.variables())
     # Leave room for another training on a node with two processors (test_prove.py).
-    made.write(workers={"cpu": 0.2}, job={"name": f"e2e-{uuid.uuid4().hex[:8]}"})
+    run = f"e2e-{uuid.uuid4().hex[:8]}"
+    made.write(workers={"cpu": 0.2}, job={"name": run})
     made.select()
     yield made
     # A hosted runner is deleted anyway; after a failure the stack stays there, so that its logs can be shown.
     if not (request.session.testsfailed and os.environ.get("GITHUB_ACTIONS")):
         made.remove()
+        shutil.rmtree(paths.STORAGE / "runs" / run, ignore_errors=True)
 
 
 def test_a_broken_configuration_is_refused_with_every_problem_and_no_traceback(stack: Stack) -> None:

@@ -34,6 +34,8 @@ STEPS = 200
 ENDLESS = {"steps": 100_000}
 #: Pods that the node has room for: two workers of the first training, and one of the second.
 ROOM = 3
+#: Folders of all trainings that there were.
+RUNS: set[Path] = set()
 #: Of all memory on the node that pods have not asked for, the part that ROOM workers share.
 SHARE = 0.9
 
@@ -62,11 +64,8 @@ def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFac
     try:
         yield made
     finally:
-        runs = made.outputs().get("trainings", {}) if made.exists() else {}
         made.remove()
-        for run in runs.values():
-            shutil.rmtree(paths.STORAGE / Path(run["runDirectory"]).relative_to("/data"), ignore_errors=True)
-        for folder in paths.STORAGE.glob(f"**/{MARK}*"):
+        for folder in (*RUNS, *paths.STORAGE.glob(f"**/{MARK}*")):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -77,6 +76,7 @@ def up(stack: Stack, **trainings: Any) -> None:
     stack.values["trainings"] = trainings
     stack.write()
     stack.up()
+    RUNS.update(run(stack, name) for name in trainings)
 
 
 def run(stack: Stack, training: str) -> Path:
