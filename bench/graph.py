@@ -14,6 +14,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 from bench import page
+from infra.clouds import CLOUDS
 from infra.needs import load
 from infra.stackfiles import stacks
 from review.recording import Recorded, Recording, record_anywhere
@@ -26,8 +27,10 @@ class Minutes:
     source: str
 
 
+_FOLDERS = (Path(__file__).parent, *(cloud.folder for cloud in CLOUDS.values()))
+_FILES = [folder / "minutes.yaml" for folder in _FOLDERS if folder]
 #: By resource type, with their sources.
-TIMES = {type_: Minutes(*row) for type_, row in load(Path(__file__).with_name("minutes.yaml")).items()}
+TIMES = {type_: Minutes(*row) for file in _FILES if file.exists() for type_, row in load(file).items()}
 #: Everything else: mostly Kubernetes objects, which the API server writes at once.
 QUICK = Minutes(0.02, 0.02, "")
 #: The dataset Job waits for tokenisation, whose time depends on the data and not on the program.

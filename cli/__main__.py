@@ -100,6 +100,10 @@ DEV: Groups = {
             "cli.ci:docker_login",
             "Let Docker push to the registry of a Google Cloud stack; other stacks need no login.",
         ),
+        "kind": (
+            "cli.ci:kind",
+            "Say of which kind a stack's cluster is, and so which cloud a workflow has to log in to.",
+        ),
         "image": ("cli.ci:image", "Push the trainer's image, with SBOM and provenance, for a stack's `image.ref`."),
         "audit": ("cli.ci:audit", "Report known vulnerabilities of the locked requirements."),
     },

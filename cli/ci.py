@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from cli import CommandError, last_line
-from cli.target import PROOF, StackName, configuration
-from infra.gke.section import GkeConfig
+from cli.target import PROOF, StackName, configuration, known
+from infra.clouds import cloud_of
 from infra.image import TRAINER, content_hash, stage
 from infra.stackfiles import ROOT, stacks
 
@@ -97,11 +97,17 @@ def image(
 
 
 def docker_login(stack: StackName = "") -> int:
-    gke = configuration(stack).cloud
-    if not isinstance(gke, GkeConfig):
+    config = configuration(stack)
+    if not (login := cloud_of(config).docker_login):
         return 0
-    _need("gcloud")
-    return subprocess.run(["gcloud", "auth", "configure-docker", "--quiet", f"{gke.region}-docker.pkg.dev"]).returncode
+    command = login(config)
+    _need(command[0])
+    return subprocess.run(command).returncode
+
+
+def kind(stack: Annotated[str, typer.Option(metavar="NAME", help="A stack, or a proof of one.")] = "") -> None:
+    """A line for a step's outputs: kind=gke. Without a stack, kind=."""
+    print(f"kind={configuration(known(stack.removeprefix(PROOF))).cluster.kind if stack else ''}")
 
 
 def _need(program: str) -> None:

@@ -172,14 +172,6 @@ class TrainingJob:
             return ""
 
 
-#: Labels of nodes that can be taken back (docs of GKE, EKS and Karpenter, 2026-11-25).
-SPOT = {
-    "cloud.google.com/gke-spot": "true",
-    "eks.amazonaws.com/capacityType": "SPOT",
-    "karpenter.sh/capacity-type": "spot",
-}
-
-
 def node_kinds(core: client.CoreV1Api) -> dict[str, str]:
     """Node -> its machine type, with `spot` where it is one; empty where nobody may read nodes."""
     try:
@@ -188,7 +180,10 @@ def node_kinds(core: client.CoreV1Api) -> dict[str, str]:
         return {}
     found = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes}
     kinds = {name: labels.get("node.kubernetes.io/instance-type", "") for name, labels in found.items()}
-    spot = {name for name, labels in found.items() if any(labels.get(key) == value for key, value in SPOT.items())}
+    from infra.clouds import CLOUDS  # imported here: reading every section takes half the time of a command
+
+    takeable = {label for cloud in CLOUDS.values() for label in cloud.spot.items()}
+    spot = {name for name, labels in found.items() if takeable & labels.items()}
     return {name: f"{kind} spot" if name in spot else kind for name, kind in kinds.items() if kind}
 
 

@@ -6,7 +6,7 @@ A folder's code is imported on first use, because the clouds' SDKs are large.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -85,6 +85,12 @@ class Cloud:
     """Fills in keys that follow from others."""
     placeholders: Callable[[StackConfig], list[str]] = lambda config: []
     """Problems with placeholders of the shipped stack files: a preview may have them, `pulumi up` not."""
+    spot: Mapping[str, str] = field(default_factory=dict)
+    """Labels of nodes that can be taken back."""
+    docker_login: Callable[[StackConfig], list[str]] | None = None
+    """The command that lets Docker push to the stack's registry. None: it needs none."""
+    answers: dict[str, Callable[[Mapping[str, Any], str], dict[str, Any]]] = field(default_factory=dict)
+    """Answers to provider functions that the recordings cannot take from computed.yaml."""
 
 
 def later(target: str) -> Callable[..., Any]:
@@ -100,6 +106,7 @@ CLOUDS = {
         cluster=later("existing:existing_cluster"),
         doctor=later("doctor.existing:checks"),
         place=lambda config: "a cluster that was there before",
+        spot={"karpenter.sh/capacity-type": "spot"},  # docs of Karpenter, 2026-11-25
     ),
     "gke": Cloud(
         folder=_FOLDER / "gke",
@@ -114,6 +121,11 @@ CLOUDS = {
         proof=lambda config: later("gke.proof:Gcp")(),
         place=lambda config: f"GKE in {config.section(GkeConfig).zone}",
         sdk="pulumi-gcp",
+        spot={"cloud.google.com/gke-spot": "true"},  # docs of GKE, 2026-11-25
+        docker_login=lambda config: [
+            *("gcloud", "auth", "configure-docker", "--quiet"),
+            f"{config.section(GkeConfig).region}-docker.pkg.dev",
+        ],
     ),
     "eks": Cloud(
         folder=_FOLDER / "eks",
@@ -130,6 +142,8 @@ CLOUDS = {
         proof=lambda config: later("eks.proof:Aws")(config.section(EksConfig).region),
         place=lambda config: f"EKS in {config.section(EksConfig).region}",
         sdk="pulumi-aws",
+        spot={"eks.amazonaws.com/capacityType": "SPOT"},  # docs of EKS, 2026-11-25
+        answers={"aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings": infra.eks.machines.offerings},
     ),
 }
 

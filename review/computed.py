@@ -1,19 +1,24 @@
-"""The values that a cloud adds to a resource once it exists: ids, addresses, e-mails, by review/computed.yaml.
+"""The values that a cloud adds to a resource once it exists: ids, addresses, e-mails, by computed.yaml of its folder.
 
 They replace a cloud in the recording (review/recording.py) and in the tests' stand-in provider plugin, so that both see
 the same values.
+
+A table has them by type, and answers by function, in the provider's own form, and only those that the program reads.
+An entry is filled from top to bottom, its id first. Templates may use {name} of the resource in the cloud, {project} or
+{region} of its provider, {account} of AWS, {place} (region/name), every input, and keys filled before. {x:hex17} is 17
+hex digits of a hash of x, HEX32 32 in capitals, number and number10 a decimal number, uuid a hash in UUID form, part5
+the part after the fifth /, 192.0 an address in that network, host a URL without its scheme. A key that ends in ? is
+added only where the inputs have it.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from infra.eks.machines import regions
+from infra.clouds import CLOUDS
 from infra.needs import load
 
 Inputs = Mapping[str, Any]
@@ -21,13 +26,21 @@ Inputs = Mapping[str, Any]
 DIGEST = "sha256:" + "0" * 64
 #: The AWS account in every recording.
 ACCOUNT = "123456789012"
-#: Stands for an ECR token.
-PASSWORD = "password-of-a-recorded-registry"
 
 
 @cache
-def _table() -> dict[str, dict[str, Any]]:
-    return load(Path(__file__).with_name("computed.yaml"))
+def table() -> dict[str, dict[str, Any]]:
+    """Type or function -> what a cloud adds or answers."""
+    files = [cloud.folder / "computed.yaml" for cloud in CLOUDS.values() if cloud.folder]
+    return {key: entry for file in files if file.exists() for key, entry in load(file).items()}
+
+
+def answer(token: str, given: Inputs, where: str) -> dict[str, Any] | None:
+    """A cloud's answer to a provider function for a project or region; None: no table has it."""
+    for cloud in CLOUDS.values():
+        if token in cloud.answers:
+            return cloud.answers[token](given, where)
+    return {**given, **_by_table(token, given.get("name", ""), given, where)} if token in table() else None
 
 
 def outputs(type_: str, name: str, inputs: Inputs, project: str) -> tuple[str, dict[str, Any]]:
@@ -57,7 +70,7 @@ def _by_table(type_: str, name: str, inputs: Inputs, where: str) -> dict[str, An
     given = {**place, **inputs, "name": name, "project": inputs.get("project") or where}
     known = _Known({key: _Text(value) for key, value in given.items()})
     added: dict[str, Any] = {}
-    entry = _table().get(type_, {})
+    entry = table().get(type_, {})
     # Fill the id first: YAML's merge key puts its own keys before it.
     for key, template in sorted(entry.items(), key=lambda item: item[0] != "id"):
         name_ = key.removesuffix("?")
@@ -86,6 +99,8 @@ class _Text(str):
             return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:32]))
         if form in ("number", "number10"):
             return str(_number(self) % 10**10 if form == "number10" else _number(self))
+        if form.startswith("part"):
+            return self.split("/")[int(form[4:])]
         if form == "host":
             return self.removeprefix("https://")
         return address(self, form) if form else str(self)
@@ -131,52 +146,3 @@ def address(text: str, network: str = "10.0") -> str:
     """An address that depends on the text alone."""
     number = _number(text)
     return f"{network}.{number // 250 % 250}.{number % 250 + 1}"
-
-
-def _project(given: Inputs, where: str) -> dict[str, Any]:
-    id_ = given["projectId"]
-    return {"id": f"projects/{id_}", "projectId": id_, "number": str(_number(id_))}
-
-
-def _token(given: Inputs, region: str) -> dict[str, Any]:
-    account = given.get("registryId", ACCOUNT)
-    return {
-        "id": account,
-        "registryId": account,
-        "userName": "AWS",
-        "password": PASSWORD,
-        "authorizationToken": base64.b64encode(f"AWS:{PASSWORD}".encode()).decode(),
-        "expiresAt": "2026-11-22T12:00:00Z",
-        "proxyEndpoint": "",
-    }
-
-
-def _offerings(given: Inputs, region: str) -> dict[str, Any]:
-    """The offerings by the table of zones."""
-    types = [name for filter_ in given["filters"] for name in filter_["values"]]
-    known = regions()[region]
-    pairs = [(zone, name) for zone in known.zones for name in types if known.offers(name, zone)]
-    return {"id": region, "locations": [zone for zone, _ in pairs], "instanceTypes": [name for _, name in pairs]}
-
-
-def _parameter(given: Inputs, region: str) -> dict[str, Any]:
-    """A node image's release with a made-up day, so that no recording depends on the date."""
-    version = given["name"].removeprefix("/aws/service/eks/optimized-ami/").partition("/")[0]
-    return {"id": given["name"], "name": given["name"], "insecureValue": f"{version}.0-20261101", "type": "String"}
-
-
-def _addon_version(given: Inputs, region: str) -> dict[str, Any]:
-    """A made-up version that follows Kubernetes', as those of AWS do."""
-    version = f"v{given['kubernetesVersion']}.1-eksbuild.1"
-    return {"id": given["addonName"], **given, "version": version}
-
-
-#: Provider functions that the program calls -> their answer for a project or region.
-ANSWERS: dict[str, Callable[[Inputs, str], dict[str, Any]]] = {
-    "gcp:organizations/getProject:getProject": _project,
-    "aws:ecr/getAuthorizationToken:getAuthorizationToken": _token,
-    "aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings": _offerings,
-    "aws:ssm/getParameter:getParameter": _parameter,
-    "aws:eks/getAddonVersion:getAddonVersion": _addon_version,
-    "aws:eks/getClusters:getClusters": lambda given, region: {"id": region, "names": []},
-}

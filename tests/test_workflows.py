@@ -12,6 +12,7 @@ import yaml
 
 from cli.__main__ import main
 from cli.target import PROOF
+from infra.clouds import CLOUDS
 from infra.eks.section import KEEP_RELEASES
 from infra.stackfiles import ROOT
 from local import toolchain
@@ -190,11 +191,18 @@ def test_changes_by_hand_wait_for_each_other_and_nothing_else_waits_for_reviewer
         assert concurrency(name) == {"group": f"{name}-${{{{ matrix.stack }}}}", "cancel-in-progress": False}
 
 
-@pytest.mark.parametrize("cloud", ["gcp", "aws"])
-def test_a_proof_that_died_is_destroyed_with_its_clouds_identity(cloud: str) -> None:
-    login = [step["if"] for step in steps(FOLDER / "actions" / "ready" / "action.yml") if cloud in step.get("if", "")]
-    assert login
-    assert all(f"startsWith(inputs.stack, '{PROOF}{cloud}-')" in when for when in login)
+def test_a_stack_logs_in_to_the_cloud_of_its_file_whatever_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """A stack that `trainyard init` wrote may have any name, and a proof that died is destroyed like its stack."""
+    told, *logins = [step for step in steps(FOLDER / "actions" / "ready" / "action.yml") if {"id", "if"} & step.keys()]
+    assert told["run"].startswith('.venv/bin/trainyard dev kind --stack "$STACK" ')
+    made = {kind for kind, cloud in CLOUDS.items() if cloud.section}
+    asked = {
+        kind for kind in made if any(f"steps.{told['id']}.outputs.kind == '{kind}'" in each["if"] for each in logins)
+    }
+    assert asked == made
+    assert "inputs.stack" not in str(logins)
+    assert [main(["dev", "kind", "--stack", name]) for name in ("aws-g4dn", f"{PROOF}gcp-c3", "local", "")] == [0] * 4
+    assert capsys.readouterr().out == "kind=eks\nkind=gke\nkind=existing\nkind=\n"
 
 
 def test_kind_is_used_as_the_readme_says_and_nobody_is_trusted() -> None:

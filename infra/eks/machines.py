@@ -103,6 +103,14 @@ def regions() -> dict[str, Region]:
     }
 
 
+def offerings(given: Mapping[str, Any], region: str) -> dict[str, Any]:
+    """What AWS answers to getInstanceTypeOfferings, by the table of zones: for recordings without AWS."""
+    types = [name for filter_ in given["filters"] for name in filter_["values"]]
+    known = regions()[region]
+    pairs = [(zone, name) for zone in known.zones for name in types if known.offers(name, zone)]
+    return {"id": region, "locations": [zone for zone, _ in pairs], "instanceTypes": [name for _, name in pairs]}
+
+
 def by_zone(
     zones: Sequence[str], types: Sequence[str], pairs: Collection[tuple[str, str]]
 ) -> dict[str, tuple[str, ...]]:

@@ -107,7 +107,7 @@ def asked_of(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *mor
 
 
 def test_all_commands_about_a_stack_are_tried() -> None:
-    for name in {*COMMANDS} - {*OF_A_STACK, "local", "dev"}:
+    for name in {*COMMANDS} - {*OF_A_STACK, "local", "dev", "dev kind"}:  # which takes a proof's name, too
         assert "--stack" not in [option for each in load(name).params for option in each.opts], name
 
 

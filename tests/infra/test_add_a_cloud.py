@@ -15,6 +15,7 @@ from infra.parse import parse
 from policy.check import broken
 from prove.engine import State
 from prove.report import facts
+from review import computed
 from review.recording import record
 from tests.infra.aks.rules import RULES, bill, machines
 from tests.infra.aks.section import AksConfig, AksNodes, AksStorage
@@ -24,7 +25,6 @@ VALUES: dict[str, Any] = {
     "cluster": {"kind": "aks"},
     "aks": {"location": "westeurope"},
     "nodes": {"machineType": A100, "max": 2},
-    "image": {"builder": "prebuilt", "ref": f"registry/trainer@sha256:{'0' * 64}"},
     "storage": {"sizeGib": 100},
 }
 
@@ -49,15 +49,20 @@ def aks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         place=lambda config: f"AKS in {config.section(AksConfig).location}",
     )
     monkeypatch.setitem(CLOUDS, "aks", record)
-    living.table.cache_clear()
+    caches = (living.table, computed.table)
+    for each in caches:
+        each.cache_clear()
     yield
-    living.table.cache_clear()
+    for each in caches:
+        each.cache_clear()
 
 
 def test_its_cluster_is_under_the_same_workloads() -> None:
     stack = record("aks-exercise", VALUES)
-    azure = [item.name for item in stack.all("azure-native:")]
-    assert azure == ["group", "cluster", "workers"]
+    azure = stack.all("azure-native:")
+    assert [item.name for item in azure] == ["group", "registry", "cluster", "workers"]
+    image = stack.one("Image")
+    assert image.inputs["tags"][0].startswith("trainyard-aks-exercise.azurecr.io/")
     (job,) = [item for item in stack.resources if item.kind == "Job" and item.name.startswith("training")]
     assert job.inputs["spec"]["template"]["spec"]["nodeSelector"] == {"trainyard/pool": "workers"}
     assert stack.outputs["costPerHour"]["atFullSize"] == 7.45

@@ -9,8 +9,8 @@ from typing import Any
 import pulumi
 import pytest
 
+from infra.clouds import CLOUDS
 from infra.eks.addons import NAMES
-from review import computed
 from review.recording import Recording, record
 from tests.infra.eks import NoCredentials, refuse
 from tests.infra.recorded import changed, recorded
@@ -37,8 +37,8 @@ def lives_with(patch: pytest.MonkeyPatch, version: str | None, there: bool = Tru
             raise NotThere
         return {"id": "x", **given, "tags": {"kubernetes-version": version} if version else {}}
 
-    patch.setitem(computed.ANSWERS, CLUSTERS, lambda *_: {"id": "x", "names": ["theirs", f"trainyard-{STACK}"]})
-    patch.setitem(computed.ANSWERS, ADDON, driver)
+    patch.setitem(CLOUDS["eks"].answers, CLUSTERS, lambda *_: {"id": "x", "names": ["theirs", f"trainyard-{STACK}"]})
+    patch.setitem(CLOUDS["eks"].answers, ADDON, driver)
 
 
 @pytest.mark.parametrize("wanted", ["1.35", "1.36"])
@@ -83,7 +83,7 @@ def test_without_an_answer_add_ons_keep_their_versions_and_that_is_said(
     monkeypatch.setattr(pulumi.log, "warn", warned.append)
     lives_with(monkeypatch, "1.35")
 
-    monkeypatch.setitem(computed.ANSWERS, refused, refuse)
+    monkeypatch.setitem(CLOUDS["eks"].answers, refused, refuse)
     assert set(versions(record(STACK, changed(STACK))).values()) == {None}
     assert [line for line in warned if "for the add-ons' versions for 1.36; they keep theirs" in line]
 

@@ -10,10 +10,10 @@ import moto
 import pulumi
 import pytest
 
+from infra.clouds import CLOUDS
 from infra.eks.machines import machines, regions, system
 from infra.needs import load
 from infra.stackfiles import ROOT
-from review import computed
 from review.recording import Recording, record
 from tests.infra.eks import refuse
 from tests.infra.recorded import changed
@@ -40,7 +40,7 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def answers(monkeypatch: pytest.MonkeyPatch, *pairs: tuple[str, str]) -> None:
     """AWS says that these zones offer these types, and no others."""
     said = {"id": "x", "locations": [zone for zone, _ in pairs], "instanceTypes": [name for _, name in pairs]}
-    monkeypatch.setitem(computed.ANSWERS, OFFERINGS, lambda *_: said)
+    monkeypatch.setitem(CLOUDS["eks"].answers, OFFERINGS, lambda *_: said)
 
 
 def test_a_zone_without_the_machines_gets_no_nodes_and_that_is_said(warned: list[str]) -> None:
@@ -59,8 +59,8 @@ def test_what_aws_answers_counts_and_not_the_table(monkeypatch: pytest.MonkeyPat
 
 
 def test_without_an_answer_the_preview_goes_on_by_the_table(monkeypatch: pytest.MonkeyPatch, warned: list[str]) -> None:
-    monkeypatch.setitem(computed.ANSWERS, OFFERINGS, refuse)
-    monkeypatch.setitem(computed.ANSWERS, RELEASE, refuse)
+    monkeypatch.setitem(CLOUDS["eks"].answers, OFFERINGS, refuse)
+    monkeypatch.setitem(CLOUDS["eks"].answers, RELEASE, refuse)
     found = record(STACK, changed(STACK, eks=OREGON))
     assert sorted(groups(found)) == ["workers-usw2-az1", "workers-usw2-az2"]
     assert "releaseVersion" not in found.one("NodeGroup", "system").inputs, "the nodes keep what they have"
@@ -79,7 +79,7 @@ def test_zones_that_offer_nothing_are_refused_in_one_line(monkeypatch: pytest.Mo
 def test_nodes_get_the_newest_image_or_the_one_that_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     newest = {"nvidia": "1.36.2-20261118", "standard": "1.36.2-20261115"}
     answer = lambda given, _: {"insecureValue": newest[given["name"].split("/")[-3]]}  # noqa: E731
-    monkeypatch.setitem(computed.ANSWERS, RELEASE, answer)
+    monkeypatch.setitem(CLOUDS["eks"].answers, RELEASE, answer)
     found = record(STACK)
     assert found.one("NodeGroup", "system").inputs["releaseVersion"] == newest["standard"]
     assert found.one("NodeGroup", "workers-use2-az1").inputs["releaseVersion"] == newest["nvidia"]

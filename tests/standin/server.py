@@ -108,9 +108,9 @@ class Resources:
 
     def answer(self, token: str, given: dict[str, Any]) -> dict[str, Any]:
         """What a function of the package answers."""
-        if token not in computed.ANSWERS:
+        if (found := computed.answer(token, given, self._project)) is None:
             raise PluginError(f"the function {token} is not known here")
-        return computed.ANSWERS[token](given, self._project)
+        return found
 
     def _thing(self, urn: Urn, given: dict[str, Any]) -> Thing:
         inputs = reveal(given)

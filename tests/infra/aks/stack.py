@@ -1,4 +1,4 @@
-"""Puts a cluster on Azure together: resource group -> cluster -> worker pool -> Kubernetes provider."""
+"""Puts a cluster on Azure together: resource group -> registry, cluster -> worker pool -> Kubernetes provider."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.cluster import ETCD_IMAGE, POOL, Cluster, SharedStorage, WorkerPool
+from infra.cluster import ETCD_IMAGE, POOL, Cluster, Registry, SharedStorage, WorkerPool
 from infra.config import StackConfig
 from infra.machine import for_pods
 from infra.sections import NodesConfig
@@ -24,6 +24,7 @@ def aks_cluster(config: StackConfig, stack: str) -> Cluster:
         return pulumi.CustomResource(f"azure-native:{type_}", name, {"name": config.name, **inputs}, options)
 
     group = make("resources:ResourceGroup", "group", [], location=aks.location)
+    registry = make("containerregistry:Registry", "registry", [group], sku={"name": "Basic"}, loginServer=None)
     cluster = make("containerservice:ManagedCluster", "cluster", [group], systemSize=aks.system_machine_type)
     pool = make("containerservice:AgentPool", "workers", [cluster], vmSize=nodes.machine_type, minCount=0)
     return Cluster(
@@ -35,8 +36,8 @@ def aks_cluster(config: StackConfig, stack: str) -> Cluster:
         storage=SharedStorage(
             size_gib=config.storage.size_gib, access_mode="ReadWriteMany", class_name="azurefile-csi-premium"
         ),
-        registry=None,
-        builder="prebuilt",
+        registry=Registry(address=vars(registry)["loginServer"], compression="zstd"),
+        builder="buildkit",
         etcd_image=ETCD_IMAGE,
         context=config.name,
         resource=cluster,

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from review import computed
+from infra.clouds import CLOUDS
 from review.recording import Recorded, record
 from tests.infra.recorded import changed, recorded
 from tests.infra.standin import built
@@ -156,7 +156,9 @@ def test_a_group_of_nodes_in_a_zone_without_its_machines_is_refused_when_all_els
     """A program that expects g4dn in every zone of us-west-2, as aws-g4dn did before it asked AWS."""
     zones = [f"usw2-az{number}" for number in "1234"]
     said = {"id": "x", "locations": zones, "instanceTypes": ["g4dn.xlarge"] * 4}
-    monkeypatch.setitem(computed.ANSWERS, "aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings", lambda *_: said)
+    monkeypatch.setitem(
+        CLOUDS["eks"].answers, "aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings", lambda *_: said
+    )
     graph = record(STACK, changed(STACK, eks={"region": "us-west-2", "zones": zones}))
     account = Account(endpoint, account_number("oregon"), "us-west-2")
     with pytest.raises(
