@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import AttentionInterface
 
 from trainer import log
 from trainer.models import attention
@@ -23,6 +24,8 @@ from trainer.models.head import Kernels, token_loss
 
 IGNORED = -100
 """The target of a token without a loss, as in transformers."""
+ATTENTION = "trainyard"
+"""Name of our attention among those of transformers; a checkpoint does not have it."""
 
 
 class CausalModel(nn.Module):
@@ -31,6 +34,8 @@ class CausalModel(nn.Module):
     def __init__(self, net: Any) -> None:
         super().__init__()
         self.net = net.train()  # from_pretrained leaves it in eval mode, in which layers checkpoint nothing
+        if net.config._attn_implementation == "sdpa":
+            net.set_attn_implementation(ATTENTION)
         self._kernels = Kernels(compile=False)
         self._copies = Copies()
         self._plain: bool | None = None
@@ -144,4 +149,5 @@ def _attend(
     return found.view(batch, heads, length, width).transpose(1, 2).contiguous(), None
 
 
-ALL_ATTENTION_FUNCTIONS.register("sdpa", _attend)
+AttentionInterface.register(ATTENTION, _attend)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)
