@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Iterator
 from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from cli.__main__ import COMMANDS, DEV, GROUPS, load
+from cli.__main__ import COMMANDS, GROUPS, load
 from infra import living
 from infra.clouds import CLOUDS, keys
 from infra.stackfiles import ROOT
@@ -55,47 +56,21 @@ def figures() -> str:
     return "\n".join(["| figure | meaning |", "|---|---|", *rows])
 
 
-#: Options of nearly every command, which docs/commands.md tells once.
-COMMON = ("stack", "kubeconfig")
-
-
 def commands() -> str:
-    """A heading for each group, and under it each command: how it is typed, its help, and its options."""
-    parts: list[str] = []
-    for before, groups in (("", GROUPS), ("dev ", DEV)):
-        for group, names in groups.items():
-            parts.append(f"## {group}")
-            for name in names:
-                parts += _command(f"trainyard {before}{name}", load(f"{before}{name}"), COMMANDS[f"{before}{name}"][1])
-    return "\n\n".join(parts)
+    """A table: how a command is typed, and its help. `--help` of each has its options."""
+    parts = ["| command | what it does |", "|---|---|"]
+    for group, names in GROUPS.items():
+        parts += [f"| **{group}** | |", *(row for name in names for row in _rows(name))]
+    return "\n".join(parts)
 
 
-def _command(typed: str, command: Any, sentence: str) -> list[str]:
-    """The paragraphs of one command, or of a group that has commands of its own."""
-    inner = getattr(command, "commands", {})
-    parameters = [each for each in command.params if each.name not in (*COMMON, "help") and not each.hidden]
-    arguments = [each for each in parameters if not each.opts[0].startswith("-")]
-    usage = " ".join([typed, *map(_spelled, arguments)])
-    own = {} if typed == "trainyard dev" else inner  # whose commands have headings
-    rows = [f"`{usage}`: {_joined(command.help or sentence)}"]
-    rows += [f"- `{typed} {name}`: {_joined(each.help)}" for name, each in own.items()]
-    rows += [f"- `{_spelled(each)}`: {_told(each)}" for each in parameters if each.help]
-    return [f"### {typed.removeprefix('trainyard ')}", "\n".join(rows)]
-
-
-def _spelled(parameter: Any) -> str:
-    """An argument or option as a help page shows it."""
-    if not parameter.opts[0].startswith("-"):
-        return parameter.metavar or parameter.name.upper()
-    names = ", ".join([*parameter.opts, *parameter.secondary_opts])
-    return names if getattr(parameter, "is_flag", False) else f"{names} {parameter.metavar or 'N'}"
-
-
-def _told(parameter: Any) -> str:
-    """An option's sentence, with its default unless that says itself, or says nothing."""
-    value = parameter.default
-    shown = isinstance(value, int | float | str) and value not in (False, True, "") and "Default" not in parameter.help
-    return _joined(parameter.help) + (f" Default: {value}." if shown else "")
+def _rows(name: str) -> Iterator[str]:
+    """The row of a command, and of those in it."""
+    command = load(name)
+    arguments = [each.metavar or each.name.upper() for each in command.params if not each.opts[0].startswith("-")]
+    yield f"| `{' '.join(['trainyard', name, *arguments])}` | {_cell(_joined(command.help or COMMANDS[name][1]))} |"
+    for each, found in getattr(command, "commands", {}).items():
+        yield f"| `trainyard {name} {each}` | {_cell(_joined(found.help))} |"
 
 
 def _joined(text: str) -> str:

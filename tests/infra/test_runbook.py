@@ -74,12 +74,7 @@ def test_the_picture_of_aws_shows_what_nodes_wait_for() -> None:
     assert "r_4_x_nodegroup --> r_addon_coredns" in picture
 
 
-def test_spot_prices_and_savings_in_the_runbook_are_those_of_the_table() -> None:
-    rows = re.findall(r"^\| ([a-z]+-[a-z]+-\d)[^|]*\|.*\| ([0-9.]+) \|$", TEXTS["aws.md"], re.MULTILINE)
-    assert len(rows) > 5
-    spot = {name: found["g4dn"][1] for name, found in prices.REGIONS.items()}
-    for region, price in rows:
-        assert f"{spot[region]:.3f}" == price, region
-    less = {name: 100 * (1 - spot[name] / found["g4dn"][0]) for name, found in prices.REGIONS.items()}
+def test_savings_by_spot_in_the_runbook_are_those_of_the_table() -> None:
+    less = {name: 100 * (1 - found["g4dn"][1] / found["g4dn"][0]) for name, found in prices.REGIONS.items()}
     assert f"{less['us-east-2']:.0f} % less than on demand in us-east-2" in TEXTS["aws.md"]
     assert f"{min(less.values()):.0f} to {max(less.values()):.0f} % less elsewhere" in TEXTS["aws.md"]

@@ -1,16 +1,17 @@
-"""The prediction for many accelerators is the documentation's, and its arithmetic that of a person with a pencil."""
+"""The prediction for many accelerators is the page's, and its arithmetic that of a person with a pencil."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from bench import scale
-from review.docs import refreshed
+from bench.page import write
 
 
-def test_the_documentation_has_the_table() -> None:
-    text = scale.DOCUMENT.read_text("utf-8")
-    assert text == refreshed(text, {"scale": scale.scale}), "run `python -m bench.scale --write`"
+def test_the_page_is_what_the_code_computes(tmp_path: Path) -> None:
+    assert scale.PAGE.read_text("utf-8") == write(tmp_path / "scale.md", *scale.parts()), "run `python -m bench.scale`"
 
 
 def test_a_row_is_what_a_person_computes() -> None:
