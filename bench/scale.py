@@ -107,16 +107,16 @@ def parts() -> tuple[str | list[str], ...]:
     """The page: the table, and what it assumes."""
     return (
         "# Many accelerators, predicted",
-        "`python -m bench.scale`: a step of gcp-a100's 524,288 tokens in bf16, by arithmetic, for the first run on many "
-        "accelerators to be compared with.",
+        "`python -m bench.scale`: a step of gcp-a100's 524,288 tokens in bf16, by arithmetic, for the first run on "
+        "many accelerators to be compared with.",
         table(CAPTION, rows()),
-        "It assumes that every machine reaches the MFU that one H100 reached with GPT-2 124M in passes of 32 windows "
-        f"({MFU}), that the exchange goes through each machine's network once, at 100 to 40 % of its nominal rate (below "
-        "40 % the node check warns), and that NVLink and the optimizer take no time. `ddp` exchanges beside the backward "
-        "pass of the last micro-batch, all but the embeddings, whose gradient is complete at its end; with torch's newer "
-        "NCCL engine and in ZeRO-1, computing waits for all of it.",
-        "trainyard refuses more than one a3-highgpu-8g today: it does not set up GPUDirect-TCPX, and the rows with one "
-        "card show what that would cost.",
+        f"""It assumes that every machine reaches the MFU that one H100 reached with GPT-2 124M in passes of 32 windows
+({MFU}), that the exchange goes through each machine's network once, at 100 to 40 % of its nominal rate (below 40 % the
+node check warns), and that NVLink and the optimizer take no time. `ddp` exchanges beside the backward pass of the last
+micro-batch, all but the embeddings, whose gradient is complete at its end; with torch's newer NCCL engine and in
+ZeRO-1, computing waits for all of it.""",
+        """trainyard refuses more than one a3-highgpu-8g today: it does not set up GPUDirect-TCPX, and the rows with one
+card show what that would cost.""",
     )
 
 

@@ -19,11 +19,11 @@ import infra.eks.rules
 import infra.gke.machines
 import infra.gke.rules
 from infra.config import Rule, StackConfig, shared_sections
-from infra.eks.section import EksConfig, EksNodes, EksStorage
-from infra.gke.section import GkeConfig, GkeNodes, GkeStorage
+from infra.eks.keys import EksConfig, EksNodes, EksStorage
+from infra.gke.keys import GkeConfig, GkeNodes, GkeStorage
 from infra.machine import Machine
 from infra.sections import ExistingStorage, NodesConfig, StorageConfig
-from trainer.config.section import Section, keys_of
+from trainer.config.base import Section, keys_of
 
 if TYPE_CHECKING:
     from infra.bill import Estimate

@@ -23,8 +23,8 @@ from infra.sections import (
     WorkersConfig,
 )
 from infra.stackfiles import ConfigError as ConfigError
+from trainer.config.base import Section
 from trainer.config.schema import Config as TrainingConfig
-from trainer.config.section import Section
 
 _Section = TypeVar("_Section", bound=Section)
 

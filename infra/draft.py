@@ -17,7 +17,7 @@ from infra.parse import parse
 from infra.speed import tokens_per_second
 from infra.stackfiles import PROJECT, ours, stack_file, stack_file_values
 from infra.trainings import KEYS
-from trainer.config.section import merged
+from trainer.config.base import merged
 from trainer.config.values import StackReader, read_yaml
 
 #: Steps that a training should have at least, where the data allows it: fewer and larger ones learn less. A step of

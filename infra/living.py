@@ -21,7 +21,7 @@ from infra.clouds import CLOUDS, keys
 from infra.cluster import Cluster
 from infra.config import ConfigError, StackConfig
 from infra.needs import load, numbers
-from trainer.config.section import Section
+from trainer.config.base import Section
 from trainer.config.values import typed
 
 TYPE = "trainyard:infra:Built"

@@ -29,9 +29,9 @@ from infra.rules import RULES
 from infra.sections import DATA, NodesConfig
 from infra.stackfiles import ROOT, beside_config
 from infra.trainings import KEYS, Differing, checkpoints, is_swept, several, shared_data, under
+from trainer.config.base import Problems, merged, named, validated
 from trainer.config.schema import Config as TrainingConfig
 from trainer.config.schema import checked, with_deepspeed_file
-from trainer.config.section import Problems, merged, named, validated
 from trainer.config.values import encrypted
 
 #: Path -> error text for a value of the wrong form ("": for names).

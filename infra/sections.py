@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
 from trainer.config.addresses import address
+from trainer.config.base import Free, Section
 from trainer.config.paths import expanded
-from trainer.config.section import Free, Section
 
 #: Where pods mount the shared volume; they see no other files of the user.
 DATA = "/data"

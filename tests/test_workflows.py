@@ -13,7 +13,7 @@ import yaml
 from cli.__main__ import main
 from cli.target import PROOF
 from infra.clouds import CLOUDS
-from infra.eks.section import KEEP_RELEASES
+from infra.eks.keys import KEEP_RELEASES
 from infra.stackfiles import ROOT
 from local import toolchain
 from tests.infra.recorded import CLOUD_STACKS

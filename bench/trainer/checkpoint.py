@@ -18,7 +18,7 @@ from bench import page
 from bench.trainer import setup
 from trainer.checkpoint.format import Snapshot, is_complete
 from trainer.checkpoint.saver import Saver
-from trainer.config import sections as config
+from trainer.config import settings as config
 from trainer.models import networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.parallel import optimizer

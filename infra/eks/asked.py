@@ -17,8 +17,8 @@ import pulumi_aws as aws
 from infra import buildah
 from infra.config import ConfigError, StackConfig
 from infra.eks.addons import CHOSEN_FOR, DISTURBING, NAMES
+from infra.eks.keys import KEEP_RELEASES, EksConfig, EksNodes
 from infra.eks.machines import by_zone, regions, zones_date
-from infra.eks.section import KEEP_RELEASES, EksConfig, EksNodes
 
 #: EKS's images, without and with NVIDIA's driver and container runtime.
 IMAGE, GPU_IMAGE = "AL2023_x86_64_STANDARD", "AL2023_x86_64_NVIDIA"

@@ -10,10 +10,10 @@ import pulumi_aws as aws
 
 from infra.config import StackConfig
 from infra.eks.identity import CONTROL_PLANE, identity, needed
+from infra.eks.keys import EksConfig
 from infra.eks.network import Network
 from infra.eks.rules import SERVICES
 from infra.eks.scope import Scope
-from infra.eks.section import EksConfig
 from infra.scope import LONG
 from infra.scope import kubeconfig as written
 

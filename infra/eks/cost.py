@@ -5,7 +5,7 @@ from __future__ import annotations
 from infra.bill import Estimate, Line, always, counted, monthly
 from infra.config import StackConfig
 from infra.eks import prices
-from infra.eks.section import SYSTEM_DISK_GIB, EksConfig, EksNodes, EksStorage
+from infra.eks.keys import SYSTEM_DISK_GIB, EksConfig, EksNodes, EksStorage
 
 
 def estimate(config: StackConfig, images_gib: int) -> Estimate:

@@ -22,9 +22,9 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.config import StackConfig
+from infra.eks.keys import EksConfig
 from infra.eks.machines import regions
 from infra.eks.scope import ADDRESS, PART, Scope
-from infra.eks.section import EksConfig
 from infra.scope import NETWORK
 
 ANYWHERE = "0.0.0.0/0"

@@ -26,10 +26,10 @@ from infra.eks import templates
 from infra.eks.asked import GPU_IMAGE, IMAGE
 from infra.eks.cluster import security_group
 from infra.eks.identity import OWNER, Identity
+from infra.eks.keys import SYSTEM_DISK_GIB, EksConfig, EksNodes, versions
 from infra.eks.machines import regions
 from infra.eks.network import Network
 from infra.eks.scope import Scope
-from infra.eks.section import SYSTEM_DISK_GIB, EksConfig, EksNodes, versions
 from infra.machine import for_pods
 from infra.needs import load
 from infra.scope import LONG

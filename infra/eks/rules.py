@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from infra.config import Rule, StackConfig
+from infra.eks.keys import EksConfig, EksNodes, EksStorage
 from infra.eks.machines import default_zones, regions, system, workers
-from infra.eks.section import EksConfig, EksNodes, EksStorage
 from infra.machine import nearest, refuse_dataset
 
 #: Prefixes of regions outside of AWS's public partition, which have other names for everything.

@@ -9,7 +9,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.config import StackConfig
-from infra.eks.section import EksConfig
+from infra.eks.keys import EksConfig
 from infra.scope import Scope as Common
 from infra.stackfiles import marks
 

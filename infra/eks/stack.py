@@ -18,8 +18,8 @@ import pulumi_kubernetes as k8s
 from infra.cluster import ETCD_IMAGE, Cluster
 from infra.config import StackConfig
 from infra.eks import addons, asked, cluster, identity, network, nodes, registry, storage
+from infra.eks.keys import EksConfig
 from infra.eks.scope import Scope, provider
-from infra.eks.section import EksConfig
 
 
 def eks_cluster(config: StackConfig, stack: str) -> Cluster:

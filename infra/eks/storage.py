@@ -20,9 +20,9 @@ import pulumi_kubernetes as k8s
 from infra.cluster import SharedStorage, static_volume
 from infra.config import StackConfig
 from infra.eks.identity import PODS, Identity, identity, needed
+from infra.eks.keys import EksStorage
 from infra.eks.network import Network
 from infra.eks.scope import MOUNT, PART, Scope
-from infra.eks.section import EksStorage
 
 NFS = 2049
 #: uid and gid of the trainer in its image; workloads/pod.py has it for pods.

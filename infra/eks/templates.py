@@ -11,8 +11,8 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.config import StackConfig
+from infra.eks.keys import EksConfig, EksNodes
 from infra.eks.scope import Scope
-from infra.eks.section import EksConfig, EksNodes
 
 ROOT_DEVICE = "/dev/xvda"
 #: The device plugin and the trainers run unprivileged, and name their accelerators in an environment variable. Releases

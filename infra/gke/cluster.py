@@ -9,9 +9,9 @@ import pulumi_gcp as gcp
 
 from infra.config import StackConfig
 from infra.gke.identity import NodeIdentity
+from infra.gke.keys import GkeConfig
 from infra.gke.network import PODS_PER_NODE, Network
 from infra.gke.scope import Scope
-from infra.gke.section import GkeConfig
 from infra.machine import Machine
 from infra.scope import LONG
 from infra.scope import kubeconfig as written

@@ -5,8 +5,8 @@ from __future__ import annotations
 from infra.bill import Estimate, Line, always, counted, monthly
 from infra.config import StackConfig
 from infra.gke import prices
+from infra.gke.keys import SYSTEM_DISK_GIB, SYSTEM_DISK_TYPE, GkeConfig, GkeNodes, GkeStorage, kinds, zones
 from infra.gke.machines import machines
-from infra.gke.section import SYSTEM_DISK_GIB, SYSTEM_DISK_TYPE, GkeConfig, GkeNodes, GkeStorage, kinds, zones
 
 
 def estimate(config: StackConfig, images_gib: int) -> Estimate:

@@ -13,8 +13,7 @@ from infra.cluster import NVIDIA_GPU, POOL, DriverInstaller, WorkerPool
 from infra.config import StackConfig
 from infra.gke.cluster import CLOUD_PLATFORM
 from infra.gke.identity import NodeIdentity
-from infra.gke.scope import Scope
-from infra.gke.section import (
+from infra.gke.keys import (
     CLASS,
     COMPUTE_CLASS,
     FLEX_HOURS,
@@ -26,6 +25,7 @@ from infra.gke.section import (
     pool_name,
     zones,
 )
+from infra.gke.scope import Scope
 from infra.machine import Machine, for_pods
 from infra.needs import load
 

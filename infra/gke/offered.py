@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from infra.config import StackConfig
+from infra.gke.keys import FILE, TOKEN, GkeConfig, GkeNodes, zones
 from infra.gke.machines import zones_date
-from infra.gke.section import FILE, TOKEN, GkeConfig, GkeNodes, zones
 
 #: Seconds to connect, and to answer: a preview that cannot reach Google reports that by itself, a little later.
 PATIENCE = (2, 4)

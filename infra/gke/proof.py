@@ -9,7 +9,7 @@ from typing import Any
 from infra.clouds import Until
 from infra.config import StackConfig
 from infra.gke.doctor.google_client import Google, NoAnswer, connect
-from infra.gke.section import GkeConfig, GkeStorage
+from infra.gke.keys import GkeConfig, GkeStorage
 from infra.names import made, rows
 from infra.stackfiles import is_marked
 

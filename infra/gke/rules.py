@@ -13,8 +13,8 @@ from pydantic.alias_generators import to_camel
 
 from infra.config import Rule, StackConfig
 from infra.gke import offered
+from infra.gke.keys import FLEX_HOURS, ORDER, GkeConfig, GkeNodes, GkeStorage
 from infra.gke.machines import FILESTORE_TIERS, system
-from infra.gke.section import FLEX_HOURS, ORDER, GkeConfig, GkeNodes, GkeStorage
 from infra.machine import nearest, refuse_dataset, refuse_reference
 
 #: Smallest and largest persistent disk, GiB (cloud.google.com/compute/docs/disks#disk-types, read 2026-11-25).

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pulumi_gcp as gcp
 
 from infra.config import StackConfig
-from infra.gke.section import GkeConfig
+from infra.gke.keys import GkeConfig
 from infra.scope import Scope as Common
 from infra.stackfiles import marks
 

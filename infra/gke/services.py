@@ -9,8 +9,8 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.config import StackConfig
+from infra.gke.keys import GkeNodes, GkeStorage, kinds
 from infra.gke.scope import Scope
-from infra.gke.section import GkeNodes, GkeStorage, kinds
 from infra.needs import Feature, features
 
 #: Features of every cluster that a stack makes.

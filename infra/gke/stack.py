@@ -18,8 +18,8 @@ import pulumi_kubernetes as k8s
 from infra.cluster import ETCD_IMAGE, Cluster
 from infra.config import ConfigError, StackConfig
 from infra.gke import cluster, identity, network, nodes, offered, registry, services, storage
+from infra.gke.keys import GkeConfig, kinds
 from infra.gke.scope import Scope, provider
-from infra.gke.section import GkeConfig, kinds
 
 
 def gke_cluster(config: StackConfig, stack: str) -> Cluster:

@@ -14,9 +14,9 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import ServedDisk, SharedStorage, static_volume
 from infra.config import StackConfig
+from infra.gke.keys import GkeStorage
 from infra.gke.network import NODES, NODES_TO_OWN_PODS, Network
 from infra.gke.scope import Scope
-from infra.gke.section import GkeStorage
 from infra.scope import LONG
 
 #: Name of the file share of a Filestore instance, and so its path.

@@ -16,7 +16,7 @@ import yaml
 
 from cli.__main__ import main
 from infra.config import StackConfig
-from infra.eks.section import EksConfig
+from infra.eks.keys import EksConfig
 from infra.parse import parse
 from infra.stackfiles import ROOT, ours, stack_file_values, stacks
 

@@ -17,8 +17,8 @@ from prove.engine import State
 from prove.report import facts
 from review import computed
 from review.recording import record
+from tests.infra.aks.keys import AksConfig, AksNodes, AksStorage
 from tests.infra.aks.rules import RULES, bill, machines
-from tests.infra.aks.section import AksConfig, AksNodes, AksStorage
 
 A100 = "Standard_NC24ads_A100_v4"
 VALUES: dict[str, Any] = {

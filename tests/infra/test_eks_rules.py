@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infra.config import ConfigError
+from infra.eks.keys import EksConfig, versions
 from infra.eks.machines import default_zones, machines, regions, system, workers
-from infra.eks.section import EksConfig, versions
 from infra.machine import allocatable
 from infra.parse import parse
 from review.recording import record

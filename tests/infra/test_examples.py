@@ -12,7 +12,7 @@ from infra.clouds import keys
 from infra.config import ConfigError
 from infra.parse import parse
 from tests.infra.recorded import changed
-from trainer.config.section import _kinds
+from trainer.config.base import _kinds
 
 EXAMPLE = re.compile(r"(?:such as|as in|one as|range as|write) ([^\s,;'()]*[\w/])")
 #: What an example stands for, where it is no value of the key: a pattern, or one of another key's.

@@ -15,7 +15,7 @@ from infra.config import ConfigError
 from infra.parse import parse
 from infra.stackfiles import plain_tokens
 from tests.infra.recorded import changed
-from trainer.config.section import _kinds
+from trainer.config.base import _kinds
 
 #: Amounts of work, which nothing but patience limits; the trainer's own, by hand also on machines of the future.
 NUMBERS = {

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from infra.eks.section import EksConfig
+from infra.eks.keys import EksConfig
 from infra.needs import features, shown
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recorded, Recording, record

@@ -15,8 +15,8 @@ from infra.eks.doctor.aws_client import Amazon
 from infra.eks.doctor.leftovers import FILE as LEFTOVERS
 from infra.eks.proof import Aws
 from infra.gke.doctor.google_client import Google
+from infra.gke.keys import GkeConfig
 from infra.gke.proof import Gcp
-from infra.gke.section import GkeConfig
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from prove.engine import State

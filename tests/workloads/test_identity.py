@@ -13,9 +13,9 @@ from infra.living import ASKED, asked
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record
+from trainer.config.base import Problems
 from trainer.config.schema import arguments, changed, checked, flat, load
-from trainer.config.section import Problems
-from trainer.config.sections import Metrics, Run
+from trainer.config.settings import Metrics, Run
 from trainer.data.documents import DOCUMENTS
 from workloads.dataset import prepare_arguments, prepare_command
 from workloads.training import new_folders, placed, run_name, tell_new_folders

@@ -24,7 +24,7 @@ from trainer.checkpoint.format import (
     step_of,
     write_checkpoint,
 )
-from trainer.config.sections import Checkpoint as Settings
+from trainer.config.settings import Checkpoint as Settings
 from trainer.errors import cause, one_line
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from trainer.config.presets import PRESETS
-from trainer.config.sections import Config
+from trainer.config.settings import Config
 
 
 def broken(config: Config, spell: Callable[[str], str] = str) -> Iterator[tuple[str, str]]:

@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from trainer.config import deepspeed_json, rules
+from trainer.config.base import Problems, keys_of, merged, named, validated
 from trainer.config.paths import expanded
-from trainer.config.section import Problems, keys_of, merged, named, validated
-from trainer.config.sections import Adapter, Config
+from trainer.config.settings import Adapter, Config
 from trainer.config.values import kind, read_yaml, typed
 from trainer.errors import UserError, one_line
 

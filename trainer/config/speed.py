@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from trainer.config.memory import Shape
-from trainer.config.sections import Config
+from trainer.config.settings import Config
 
 
 @functools.cache

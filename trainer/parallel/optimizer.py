@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from trainer.config.sections import Optimizer
+from trainer.config.settings import Optimizer
 from trainer.models import adapters
 
 Tensors = dict[str, dict[str, torch.Tensor]]

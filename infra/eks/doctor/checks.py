@@ -19,9 +19,9 @@ from infra.doctor import images, prerequisites
 from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked, warning
 from infra.eks.doctor import leftovers, machines, quota
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect, own_address
+from infra.eks.keys import EksConfig, EksNodes, EksStorage, versions
 from infra.eks.machines import regions
 from infra.eks.rules import NOBODY
-from infra.eks.section import EksConfig, EksNodes, EksStorage, versions
 from infra.needs import features, numbers
 
 LOGIN = "aws sso login   # or: aws configure sso; or: aws configure, with an access key"

@@ -12,7 +12,7 @@ from infra.config import StackConfig
 from infra.doctor import prerequisites
 from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked, warning
 from infra.eks.doctor.aws_client import Amazon, NoAnswer
-from infra.eks.section import EksConfig, EksStorage
+from infra.eks.keys import EksConfig, EksStorage
 from infra.image import TRAINER
 from infra.stackfiles import is_marked, marks
 

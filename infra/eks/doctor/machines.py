@@ -8,8 +8,8 @@ from infra.config import StackConfig
 from infra.doctor.driver import SUBJECT, image_cuda, judge
 from infra.doctor.finding import Finding, asked, ok, problem, warning
 from infra.eks.doctor.aws_client import Amazon
+from infra.eks.keys import EksConfig, EksNodes, known_driver
 from infra.eks.machines import by_zone, regions
-from infra.eks.section import EksConfig, EksNodes, known_driver
 
 
 def offered(amazon: Amazon, eks: EksConfig, nodes: EksNodes) -> Iterator[Finding]:

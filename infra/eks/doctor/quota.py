@@ -14,8 +14,8 @@ from typing import Any
 from infra.config import StackConfig
 from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked
 from infra.eks.doctor.aws_client import Amazon, NoAnswer
+from infra.eks.keys import EksConfig, EksNodes
 from infra.eks.machines import machines, regions
-from infra.eks.section import EksConfig, EksNodes
 from infra.needs import load, shown
 from infra.stackfiles import is_marked
 

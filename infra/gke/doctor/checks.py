@@ -15,7 +15,7 @@ from infra.doctor import images, prerequisites
 from infra.doctor.finding import Finding, asked, ok, or_unchecked, problem, unchecked, warning
 from infra.gke.doctor import credentials, quota, versions
 from infra.gke.doctor.google_client import LOGIN, Google, NoAnswer, connect
-from infra.gke.section import GkeConfig, GkeNodes, GkeStorage, zones
+from infra.gke.keys import GkeConfig, GkeNodes, GkeStorage, zones
 from infra.gke.services import apis, buckets, used
 from infra.stackfiles import is_marked
 

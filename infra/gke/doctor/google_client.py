@@ -11,7 +11,7 @@ from typing import Any
 import requests
 
 from infra.doctor import finding
-from infra.gke.section import TOKEN
+from infra.gke.keys import TOKEN
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 #: One login for all programs: gcloud's own, and Application Default Credentials.

@@ -10,8 +10,8 @@ from typing import Any
 from infra.config import StackConfig
 from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked
 from infra.gke.doctor.google_client import Google, NoAnswer
+from infra.gke.keys import FLEX_HOURS, SYSTEM_DISK_GIB, SYSTEM_DISK_TYPE, GkeConfig, GkeNodes, GkeStorage, kinds
 from infra.gke.machines import machines, system
-from infra.gke.section import FLEX_HOURS, SYSTEM_DISK_GIB, SYSTEM_DISK_TYPE, GkeConfig, GkeNodes, GkeStorage, kinds
 from infra.machine import Machine
 from infra.needs import features, load
 from infra.stackfiles import is_marked

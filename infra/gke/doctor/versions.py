@@ -10,7 +10,7 @@ from infra.config import StackConfig
 from infra.doctor.driver import SUBJECT, image_cuda, judge
 from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked, warning
 from infra.gke.doctor.google_client import Google, NoAnswer
-from infra.gke.section import GkeConfig, GkeNodes
+from infra.gke.keys import GkeConfig, GkeNodes
 from infra.gke.services import used
 from infra.needs import numbers
 

@@ -8,7 +8,7 @@ from infra.bill import Estimate, always, counted
 from infra.config import StackConfig
 from infra.machine import Machine, Node, machine_type
 from infra.sections import NodesConfig
-from tests.infra.aks.section import AksConfig
+from tests.infra.aks.keys import AksConfig
 
 #: Source: learn.microsoft.com/azure/aks/node-resource-reservations: 20 MB for each of 110 pods and 50 MB.
 NODE = Node(seen=0.97, kept=lambda machine: (20 * machine.max_pods + 50) / 1024, daemons=(0.5, 1.0))

@@ -11,7 +11,7 @@ from infra.cluster import ETCD_IMAGE, POOL, Cluster, Registry, SharedStorage, Wo
 from infra.config import StackConfig
 from infra.machine import for_pods
 from infra.sections import NodesConfig
-from tests.infra.aks.section import AksConfig
+from tests.infra.aks.keys import AksConfig
 
 
 def aks_cluster(config: StackConfig, stack: str) -> Cluster:

@@ -13,7 +13,7 @@ from botocore.awsrequest import AWSResponse
 from cli.__main__ import main
 from infra.eks.doctor import aws_client, checks, machines
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect
-from infra.eks.section import EksConfig, EksNodes
+from infra.eks.keys import EksConfig, EksNodes
 from infra.needs import shown
 from infra.stackfiles import stack_file_values
 from review.recording import record

@@ -19,7 +19,7 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 from trainer.checkpoint.format import Snapshot
 from trainer.checkpoint.saver import Saver
-from trainer.config.sections import Checkpoint as Settings
+from trainer.config.settings import Checkpoint as Settings
 
 SIZE: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
 

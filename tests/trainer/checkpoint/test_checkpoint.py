@@ -25,7 +25,7 @@ from trainer.checkpoint.format import (
     newest_checkpoint,
 )
 from trainer.checkpoint.saver import Saver
-from trainer.config.sections import Checkpoint as Settings
+from trainer.config.settings import Checkpoint as Settings
 from trainer.data.tokenizer import save_tokenizer
 from trainer.errors import UserError
 

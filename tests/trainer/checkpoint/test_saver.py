@@ -16,7 +16,7 @@ from tests.trainer.checkpoint.test_checkpoint import Training, newest
 from tests.trainer.processes import context
 from trainer.checkpoint.format import list_checkpoints, newest_checkpoint, step_of
 from trainer.checkpoint.saver import Saver, scheduled
-from trainer.config.sections import Checkpoint as Settings
+from trainer.config.settings import Checkpoint as Settings
 
 MEGABYTE = 2**20
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from trainer.config.sections import Optimizer
+from trainer.config.settings import Optimizer
 from trainer.parallel.optimizer import build, is_hidden_matrix, learning_rate
 
 

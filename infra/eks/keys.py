@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from infra.needs import load
 from infra.sections import NodesConfig, StorageConfig
-from trainer.config.section import Section
+from trainer.config.base import Section
 
 
 def _range(hint: str) -> AfterValidator:

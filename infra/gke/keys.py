@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 
 from infra.config import StackConfig
 from infra.sections import Hours, NodesConfig, StorageConfig
-from trainer.config.section import Section
+from trainer.config.base import Section
 
 #: Ways to obtain nodes between which `nodes.fallback` chooses, the cheapest first.
 ORDER = ("spot", "flex_start", "on_demand")

@@ -8,9 +8,9 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from trainer.config.addresses import address
+from trainer.config.base import Free, Section, merged
 from trainer.config.paths import expanded
 from trainer.config.presets import PRESETS
-from trainer.config.section import Free, Section, merged
 from trainer.config.values import shown
 
 
