@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
-from infra.stackfiles import ROOT, marks
+from infra.clouds import CLOUDS
+from infra.stackfiles import ROOT, marks, stack_file_values
+from policy.cloud import LABELLED_BY
 from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, recorded
 
 #: Cloud -> kind of its node groups, command that prints credentials, identifier of the cluster.
-CLOUDS = {
-    "gcp": ("NodePool", ["gke-gcloud-auth-plugin"], "your-project/us-central1-a/{name}"),
-    "aws": ("NodeGroup", ["aws", "eks", "get-token"], "us-east-2/{name}"),
+FACTS = {
+    "gke": ("NodePool", ["gke-gcloud-auth-plugin"], "your-project/us-central1-a/{name}"),
+    "eks": ("NodeGroup", ["aws", "eks", "get-token"], "us-east-2/{name}"),
 }
 ARN = "arn:aws:iam::123456789012:role/ops"
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -48,8 +50,13 @@ def stack(case: tuple[str, Recording]) -> Recording:
 
 
 @pytest.fixture
-def facts(name: str) -> tuple[str, list[str], str]:
-    return CLOUDS[name[:3]]
+def kind(name: str) -> str:
+    return stack_file_values(name)["cluster"]["kind"]
+
+
+@pytest.fixture
+def facts(kind: str) -> tuple[str, list[str], str]:
+    return FACTS[kind]
 
 
 def cluster(stack: Recording) -> Recorded:
@@ -137,7 +144,7 @@ def test_t8_the_cluster_is_known_at_preview(stack: Recording, facts: tuple[str, 
     assert identifier == facts[2].format(name=cluster(stack).inputs["name"])
 
 
-def test_t9_no_token_is_in_the_kubeconfig(stack: Recording, name: str, facts: tuple[str, list[str], str]) -> None:
+def test_t9_no_token_is_in_the_kubeconfig(stack: Recording, kind: str, facts: tuple[str, list[str], str]) -> None:
     """Otherwise the token is in the state, and soon expired."""
     config = json.loads(provider(stack, "kubernetes").inputs["kubeconfig"])
     (user,), (where,) = config["users"], config["clusters"]
@@ -145,7 +152,7 @@ def test_t9_no_token_is_in_the_kubeconfig(stack: Recording, name: str, facts: tu
     called = [user["user"]["exec"]["command"], *user["user"]["exec"].get("args", [])]
     assert called[: len(facts[1])] == facts[1]
     # GKE is reached by DNS name, with a publicly trusted certificate.
-    assert name.startswith("gcp") or where["cluster"]["certificate-authority-data"]
+    assert kind == "gke" or where["cluster"]["certificate-authority-data"]
 
 
 def test_t10_no_default_provider_and_so_no_stray_object(stack: Recording, name: str) -> None:
@@ -177,7 +184,7 @@ def test_t22_a_training_is_neither_awaited_nor_forgotten(stack: Recording) -> No
     assert job.inputs["spec"]["activeDeadlineSeconds"] > 0
 
 
-def test_all_that_is_billed_can_be_found_by_its_mark(stack: Recording, name: str) -> None:
-    inputs = provider(stack, name[:3]).inputs
-    found = json.loads(inputs["defaultTags"])["tags"] if name.startswith("aws") else json.loads(inputs["defaultLabels"])
-    assert found == marks(name)
+def test_all_that_is_billed_can_be_found_by_its_mark(stack: Recording, name: str, kind: str) -> None:
+    package = CLOUDS[kind].sdk.removeprefix("pulumi-")
+    found = json.loads(provider(stack, package).inputs[LABELLED_BY[package]])
+    assert found.get("tags", found) == marks(name)
