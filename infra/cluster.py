@@ -172,7 +172,7 @@ class Registry:
     address: pulumi.Input[str]
     """host[:port][/path], without a scheme."""
     compression: str
-    """Compression of layers that the cluster's nodes can read: zstd or gzip (infra/image.yaml)."""
+    """Compression of layers that the cluster's nodes can read: zstd or gzip (image.yaml)."""
     insecure: bool = False
     """Plain HTTP: a registry on this machine."""
     cache: str = ":cache"

@@ -19,6 +19,7 @@ from pathlib import Path
 import pulumi
 
 from infra.buildx import is_docker_hub
+from infra.clouds import CLOUDS
 from infra.cluster import Cluster
 from infra.needs import load
 
@@ -129,8 +130,8 @@ def _target(recipe: Recipe, registry: str, version: str) -> str:
 
 
 def compression(kind: str) -> str:
-    """Compression of an image's layers for a kind of cluster (infra/image.yaml): zstd or gzip."""
-    return load(Path(__file__).with_suffix(".yaml"))[kind]["compression"]
+    """Compression of an image's layers for a kind of cluster (image.yaml): zstd or gzip."""
+    return load((CLOUDS[kind].folder or Path(__file__).parent) / "image.yaml")["compression"]
 
 
 def content_hash(recipe: Recipe, build_args: dict[str, str], root: Path = ROOT) -> str:

@@ -163,8 +163,8 @@ WORST = "replaces cluster, data"
 def effect(key: str, kind: str, volume: str = "") -> str:
     """What a change of a key does to a living stack; "": the kind of cluster has no such key."""
     said = effects(key)
-    found = said.get(volume) or said.get("") or said.get(kind)
-    return found or ("" if kind in table()["kinds"] or key not in keys(kind) else WORST)
+    found = said.get(volume) or said.get(kind) or said.get("")
+    return found or (WORST if key in keys(kind) else "")
 
 
 def effects(key: str) -> dict[str, str]:
@@ -219,8 +219,8 @@ def table() -> dict[str, Any]:
     found: dict[str, Any] = dict(shared["keys"])
     for kind, file in files.items():
         for key, said in file["keys"].items():
-            there = found.get(key)
-            found[key] = said if there is None else {**({"": there} if isinstance(there, str) else there), kind: said}
+            own = said if isinstance(said, dict) else {kind: said}
+            there = found.get(key, said if key.startswith(f"{kind}.") else {})
+            found[key] = there if there is said else {**({"": there} if isinstance(there, str) else there), **own}
     rows = {name: [row for file in (shared, *files.values()) for row in file.get(name, ())] for name in ROWS}
-    kinds = {kind for said in shared["keys"].values() if isinstance(said, dict) for kind in said}
-    return {"keys": found, "kinds": kinds, **rows}
+    return {"keys": found, **rows}

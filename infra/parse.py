@@ -35,7 +35,12 @@ from trainer.config.schema import checked, with_deepspeed_file
 from trainer.config.values import encrypted
 
 #: Path -> error text for a value of the wrong form ("": for names).
-FORMS = load(Path(__file__).with_name("keys.yaml"))
+FORMS = {
+    path: text
+    for folder in (Path(__file__).parent, *(cloud.folder for cloud in CLOUDS.values()))
+    if folder and (folder / "keys.yaml").exists()
+    for path, text in load(folder / "keys.yaml").items()
+}
 
 
 def parse(values: Mapping[str, Any], stack: str) -> StackConfig:

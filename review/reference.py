@@ -84,7 +84,9 @@ def _cell(text: str) -> str:
 
 def _change(path: str) -> str:
     """The effect of a change of a key on a living stack, by kind of cluster or volume where they differ."""
-    parts = [f"{kind}: {text}" if kind else text for kind, text in living.effects(path).items()]
+    effects = living.effects(path)
+    idle = "nothing" if len({*effects.values()}) > 1 else ""
+    parts = [f"{kind}: {text}" if kind else text for kind, text in effects.items() if text != idle]
     for row in living.table()["impossible"]:
         if row["key"] == path:
             only = ", ".join(value for values in row.get("where", {}).values() for value in values)
