@@ -252,7 +252,7 @@ def why_waiting(pods: list[dict[str, Any]], refusal: str = "") -> str:
     return "starting the pods" if pods else "waiting for the Job controller"
 
 
-def ending(job: dict[str, Any]) -> dict[str, Any]:
+def end_of(job: dict[str, Any]) -> dict[str, Any]:
     """The condition that says how the Job ended, or that it is suspended; empty while it runs.
 
     Of a Job that `trainyard stop` has suspended it is `Stopped`, which the API does not know.

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from cli.target import StackName, configuration
 from infra.bill import HOURS_PER_MONTH, Estimate
-from infra.cost import LEFT_OUT, estimate, shown
+from infra.cost import LEFT_OUT, dollars, estimate
 from infra.trainings import at_once, plan
 
 
@@ -43,15 +43,15 @@ def show(stack: str, bill: Estimate, hours: float | None, by_limit: bool = False
     table.add_column("at rest", justify="right")
     table.add_column("at full size", justify="right")
     for line in bill.lines:
-        table.add_row(line.what, shown(line.at_rest), shown(line.at_full))
+        table.add_row(line.what, dollars(line.at_rest), dollars(line.at_full))
     table.add_section()
-    table.add_row("total", shown(bill.at_rest), shown(bill.at_full), style="bold")
+    table.add_row("total", dollars(bill.at_rest), dollars(bill.at_full), style="bold")
     if bill.at_rest is not None:
-        table.add_row("a month at rest", shown(bill.at_rest * HOURS_PER_MONTH), "")
+        table.add_row("a month at rest", dollars(bill.at_rest * HOURS_PER_MONTH), "")
     if hours is not None and bill.at_full is not None:
         who = f"all {trainings} trainings" if trainings else "one training"
         most = f", the most for {who} (job.maxHours)" if by_limit else ""
-        table.add_row(f"{hours:g} hours at full size{most}", "", shown(bill.at_full * hours))
+        table.add_row(f"{hours:g} hours at full size{most}", "", dollars(bill.at_full * hours))
     console = Console(width=100, highlight=False)
     console.print(table)
     console.print(f"List prices of {bill.date}, {bill.source}, {LEFT_OUT}.", style="dim")

@@ -18,7 +18,7 @@ import typer
 from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError, last_line
-from cli.cluster import GoneError, TrainingJob, as_json, asking, ending
+from cli.cluster import GoneError, TrainingJob, as_json, asking, end_of
 from cli.fetch import complete_checkpoints
 from cli.follow import JobWatch
 from cli.progress import Board
@@ -205,7 +205,7 @@ def start(training: TrainingJob, made: dict[str, Any]) -> None:
                 if error.status != 409:
                     raise
         with contextlib.suppress(GoneError):  # it has gone meanwhile
-            if not ending(own.read()[0]):
+            if not end_of(own.read()[0]):
                 return
             with asking(what, missing=f"{what} is gone", verb="delete"):
                 batch.delete_namespaced_job(name, namespace, propagation_policy="Background")

@@ -63,7 +63,7 @@ def fetch(
     again = shlex.join(["trainyard", "fetch", *words, *(["--all"] if everything else [])])
     with transfer(target, kubeconfig) as (volume, pod, bar):
         found = volume.find(remote)
-        chosen, step = wanted(found.files, remote, everything)
+        chosen, step = select(found.files, remote, everything)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / NOTE).write_text(json.dumps(note), "utf-8")
         bar.waiting("making the report")
@@ -119,7 +119,7 @@ def how_to_load(model: Path) -> str:
     return f"an adapter of {base} on the volume: peft.PeftModel.from_pretrained, with that model and this folder"
 
 
-def wanted(found: dict[str, int], run: str, everything: bool) -> tuple[dict[str, dict[str, int]], str | None]:
+def select(found: dict[str, int], run: str, everything: bool) -> tuple[dict[str, dict[str, int]], str | None]:
     """The files to fetch by the folder of the run in which they are, and that of the newest complete checkpoint.
 
     Raises CommandError when there is no run.

@@ -23,7 +23,7 @@ from cli.cluster import (
     GoneError,
     SilentError,
     TrainingJob,
-    ending,
+    end_of,
     ends,
     index,
     record_of,
@@ -241,7 +241,7 @@ class JobWatch:
 
 def outcome(job: dict[str, Any], pods: list[dict[str, Any]]) -> Outcome | None:
     """How the Job ended; None while it runs."""
-    condition = ending(job)
+    condition = end_of(job)
     if condition.get("type") == "Complete":
         return Outcome(succeeded=True, result=_result(pods))
     if condition.get("type") == "Failed":

@@ -19,7 +19,7 @@ import typer
 from cli import CommandError
 from cli.target import PROOF, known
 from infra.config import StackConfig
-from infra.cost import estimate, shown
+from infra.cost import dollars, estimate
 from infra.draft import Draft
 from infra.speed import tokens_of
 from infra.stackfiles import NODE_CONTEXT, ROOT, stack_file_values, stacks
@@ -211,9 +211,9 @@ def tell(draft: Draft, config: StackConfig, data: Data, folder: Path | None) -> 
         whole = ""
         if hours and bill.at_full is not None:
             costs = [hour * bill.at_full for hour in hours]
-            low, high = (f"{each:,.0f}" if each >= 10 else shown(each) for each in costs)
+            low, high = (f"{each:,.0f}" if each >= 10 else dollars(each) for each in costs)
             whole = f"about {low} to {high} USD: "
-        prices = f"{shown(bill.at_full)} USD an hour at full size, {shown(bill.at_rest)} at rest, by list prices"
+        prices = f"{dollars(bill.at_full)} USD an hour at full size, {dollars(bill.at_rest)} at rest, by list prices"
         print(f"  cost    {whole}{prices}")
     print(f"  limit   the Job ends after {config.job.max_hours:g} hours (job.maxHours)")
     print("Next:")

@@ -15,7 +15,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError
-from cli.cluster import LOG_LINES, STOPPED, GoneError, TrainingJob, asking, ending, pods_of, workers
+from cli.cluster import LOG_LINES, STOPPED, GoneError, TrainingJob, asking, end_of, pods_of, workers
 from cli.follow import outcome
 from cli.logs import lines
 from cli.progress import parse_logfmt
@@ -47,7 +47,7 @@ def stop(stack: RunningStack = "", training: TrainingName = "", kubeconfig: Kube
 def _stop(target: Target, kubeconfig: str | None) -> None:
     job = TrainingJob.of(target, kubeconfig)
     found, pods = job.read()
-    if end := ending(found):
+    if end := end_of(found):
         _say(f"{job.name}: nothing to stop: {_told(end)}")
         return
     running = workers(pods, "Pending")
@@ -56,9 +56,9 @@ def _stop(target: Target, kubeconfig: str | None) -> None:
         _say(f"{job.name}: {len(running)} {'pod saves and leaves' if len(running) == 1 else 'pods save and leave'}")
         _await_pods(job, running)
     found, _ = job.read()
-    if not (found["spec"].get("suspend") or ending(found)):
+    if not (found["spec"].get("suspend") or end_of(found)):
         raise CommandError(f"{job.name}: a controller of the cluster, such as its queue, has started it again")
-    if (end := ending(found)).get("type") in ("Complete", "Failed"):
+    if (end := end_of(found)).get("type") in ("Complete", "Failed"):
         _say(f"{job.name}: it had ended: {_told(end)}")
         return
     events = [parse_logfmt(line) for line in logs]
@@ -104,7 +104,7 @@ def _is_made_again(target: Target, kubeconfig: str | None, asked: bool) -> bool:
     job = TrainingJob.of(target, kubeconfig)
     try:
         found, pods = job.read()
-        end = ending(found)
+        end = end_of(found)
         if end.get("type") == "Stopped" and not asked:
             _say(f"{job.name}: stays stopped; to go on: {target.resume}")
             return False

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cli.cluster import ending, ends, index, moment, record_of, why_waiting
+from cli.cluster import end_of, ends, index, moment, record_of, why_waiting
 from cli.progress import figures, parse_logfmt
 from trainer.contract import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
 from trainer.plain import counted
@@ -99,7 +99,7 @@ def state(
     newest_of = {pod: each for each in rounds for pod in each.ranks}
     values, when = _figures(events, status)
     checkpoint, saved = _checkpoint(events)
-    told, end = job.get("status") or {}, ending(job)
+    told, end = job.get("status") or {}, end_of(job)
     ordered = sorted(pods, key=lambda pod: (index(pod), pod["metadata"].get("creationTimestamp") or ""))
     return State(
         job=job["metadata"]["name"],

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli import CommandError
-from cli.cluster import TrainingJob, as_json, asking, ending
+from cli.cluster import TrainingJob, as_json, asking, end_of
 from cli.progress import age, figures
 from cli.reach import SURVEY, transfer
 from cli.target import Kubeconfig, RunningStack, targets_of
@@ -126,7 +126,7 @@ def users(job: TrainingJob) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in jobs:
         spec, name = each["spec"]["template"], each["metadata"]["name"]
-        how = ending(each).get("type")
+        how = end_of(each).get("type")
         ended = how in ("Complete", "Failed")
         kept = (spec["metadata"].get("labels") or {}).get(
             "app.kubernetes.io/component"

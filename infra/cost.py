@@ -66,7 +66,7 @@ def comparison() -> str:
             month = f"{bill.at_rest * HOURS_PER_MONTH:,.0f}"
             lists.append(f"{bill.source} of {bill.date}")
             rows.append(
-                f"| {stack} | {workers} | {bill.region} | {bill.at_rest:.2f} | {month} | {shown(bill.at_full)} |"
+                f"| {stack} | {workers} | {bill.region} | {bill.at_rest:.2f} | {month} | {dollars(bill.at_full)} |"
             )
     head = [
         f"USD by list prices ({'; '.join(dict.fromkeys(lists))}), {LEFT_OUT}:",
@@ -77,5 +77,5 @@ def comparison() -> str:
     return "\n".join(head + rows)
 
 
-def shown(value: float | None) -> str:
+def dollars(value: float | None) -> str:
     return "?" if value is None else f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"

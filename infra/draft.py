@@ -17,7 +17,7 @@ from infra.parse import parse
 from infra.speed import tokens_per_second
 from infra.stackfiles import PROJECT, ours, stack_file, stack_file_values
 from infra.trainings import KEYS
-from trainer.config.base import merged
+from trainer.config.base import merge
 from trainer.config.values import StackReader, read_yaml
 
 #: Steps that a training should have at least, where the data allows it: fewer and larger ones learn less. A step of
@@ -63,7 +63,7 @@ class Draft:
         values = self._values()
         refused: ConfigError | None = None
         for change in self._changes():
-            changed = merged(values, change)
+            changed = merge(values, change)
             try:
                 text, config = self._checked(changed)
             except ConfigError as error:
@@ -73,7 +73,7 @@ class Draft:
                 continue
             if hours := self.hours(config):
                 return self._checked(
-                    merged(changed, {"job": {"maxHours": max(LEAST_HOURS, math.ceil(LIMIT * hours[1]))}})
+                    merge(changed, {"job": {"maxHours": max(LEAST_HOURS, math.ceil(LIMIT * hours[1]))}})
                 )
             return text, config
         assert refused is not None
@@ -106,7 +106,7 @@ class Draft:
             lent[key] = {name: value for name, value in (lent.get(key) or {}).items() if name not in names}
         tokenizer = "" if self.model else self._before.dataset.tokenizer
         data = {"input": [self.input], **({"tokenizer": tokenizer} if tokenizer else {})}
-        return merged({**lent, "dataset": {**data, **lent["dataset"]}, "training": self._training()}, self.own)
+        return merge({**lent, "dataset": {**data, **lent["dataset"]}, "training": self._training()}, self.own)
 
     def _training(self) -> dict[str, Any]:
         """The section `training`, with steps that suit the size of the data."""
@@ -138,16 +138,16 @@ class Draft:
         """Changes of which the first that lets the model fit is taken."""
         ways: list[dict[str, Any]] = [{}]
         if self.task == "finetune":
-            ways = [LORA, merged(LORA, CHECKPOINTING)]
+            ways = [LORA, merge(LORA, CHECKPOINTING)]
         elif self.model:
-            sharded = [FSDP, merged(FSDP, CHECKPOINTING)] if self._world > 1 else []
-            ways += [CHECKPOINTING, *sharded, LORA, merged(LORA, CHECKPOINTING)]
+            sharded = [FSDP, merge(FSDP, CHECKPOINTING)] if self._world > 1 else []
+            ways += [CHECKPOINTING, *sharded, LORA, merge(LORA, CHECKPOINTING)]
         rooms: list[dict[str, Any]] = [{}]
         if self._before.nodes is None:
             rooms += [{"workers": {"memoryGib": gib}} for gib in MEMORY if gib > self._before.workers.memory_gib]
         for way in ways:
             for room in rooms:
-                yield merged(room, {"training": way})
+                yield merge(room, {"training": way})
 
     def _checked(self, values: Mapping[str, Any]) -> tuple[str, StackConfig]:
         """The text of the file with these values, and what is read from it. Raises ConfigError."""

@@ -54,7 +54,7 @@ class Built(pulumi.ComponentResource):
         self.register_outputs({"values": recorded})
 
 
-def asked(values: Mapping[str, Any]) -> str:
+def digest_of(values: Mapping[str, Any]) -> str:
     """A digest of what a stack file says of its training and its data."""
     said = {key: values.get(key) for key in ("training", "dataset", "job")}
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:12]
@@ -65,7 +65,7 @@ def remember(config: StackConfig, written: Mapping[str, Any], cluster: Cluster, 
 
     written: the stack file's values, as they are.
     """
-    values = {key: value_of(config, key) for key in table()["keys"] if _is_guarded(key)} | {ASKED: asked(written)}
+    values = {key: value_of(config, key) for key in table()["keys"] if _is_guarded(key)} | {ASKED: digest_of(written)}
     values[VOLUME] = built_volume(config, cluster)
     of_volume = {key: value for key, value in values.items() if key == VOLUME or key.startswith("storage.")}
     Built("cluster", {key: values[key] for key in values.keys() - of_volume.keys()}, cluster.resource or claim)

@@ -26,7 +26,7 @@ def rows(kind: str) -> list[dict[str, Any]]:
     return [row for file in files if file.exists() for row in load(file)["names"]]
 
 
-def unfit(cluster: ClusterConfig, stack: str) -> Iterator[str]:
+def unusable_names(cluster: ClusterConfig, stack: str) -> Iterator[str]:
     """For each name that the user chooses, one line about the first part that would get an invalid name from it."""
     chosen = {
         "cluster.name": ("{name}", cluster.name or ""),
@@ -40,14 +40,14 @@ def unfit(cluster: ClusterConfig, stack: str) -> Iterator[str]:
                 break
 
 
-def made(row: dict[str, Any], **chosen: str) -> str:
+def resource_name(row: dict[str, Any], **chosen: str) -> str:
     """The name of one part."""
     return row["made"].format(zone=ZONE, **{"name": "", "namespace": "", "stack": "", **chosen})
 
 
 def _problem(row: dict[str, Any], placeholder: str, value: str) -> str:
-    found = made(row, **{placeholder.strip("{}"): value})
-    most = row["most"] - len(made(row))
+    found = resource_name(row, **{placeholder.strip("{}"): value})
+    most = row["most"] - len(resource_name(row))
     if len(value) > most:
         return f"has {len(value)} characters; allowed: {most}, because {row['of']} is called '{row['made']}'"
     if not row.get("least", 1) <= len(found) or not re.fullmatch(row["pattern"], found):

@@ -79,7 +79,7 @@ def numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
 
 
-def shown(cloud: str, type_: str, inputs: Mapping[str, Any]) -> dict[str, Feature]:
+def features_of(cloud: str, type_: str, inputs: Mapping[str, Any]) -> dict[str, Feature]:
     """The features that a resource uses."""
     return {
         name: feature

@@ -23,13 +23,13 @@ from pydantic.alias_generators import to_camel
 from infra.clouds import CLOUDS, cloud_of, keys, sections
 from infra.config import ConfigError, Mistaken, Rule, StackConfig, Unreadable, shared_sections
 from infra.machine import for_pods
-from infra.names import unfit
+from infra.names import unusable_names
 from infra.needs import load
 from infra.rules import RULES
 from infra.sections import DATA, NodesConfig
 from infra.stackfiles import ROOT, beside_config
 from infra.trainings import KEYS, Differing, checkpoints, is_swept, several, shared_data, under
-from trainer.config.base import Problems, merged, named, validated
+from trainer.config.base import Problems, merge, named, validated
 from trainer.config.schema import Config as TrainingConfig
 from trainer.config.schema import checked, with_deepspeed_file
 from trainer.config.values import encrypted
@@ -127,7 +127,7 @@ def _parsed(values: Mapping[str, Any], stack: str) -> tuple[StackConfig, list[st
     problems += _misplaced(values, parsed, kind)
     shared: dict[str, Any] = {"nodes": None} | {key: section for key, section in parsed.items() if key not in CLOUDS}
     config = _fill_in(StackConfig(cloud=parsed.get(kind), **shared), kind, stack)
-    for rule in (*RULES, *(CLOUDS[kind].rules if kind else ()), lambda config: unfit(config.cluster, stack)):
+    for rule in (*RULES, *(CLOUDS[kind].rules if kind else ()), lambda config: unusable_names(config.cluster, stack)):
         problems += _ask(rule, config)
     return config, problems
 
@@ -138,9 +138,9 @@ def _with_deepspeed_file(given: dict[str, Any], wrong: Problems) -> dict[str, An
     if not path or not isinstance(path, str) or path.startswith(f"{DATA}/"):
         return given
     here = os.path.relpath(ROOT / os.path.expanduser(path))
-    complete = with_deepspeed_file(merged(given, {"engine": {"deepspeed_config": here}}), wrong)
+    complete = with_deepspeed_file(merge(given, {"engine": {"deepspeed_config": here}}), wrong)
     text = "" if wrong.lines else json.dumps(json.loads(Path(here).read_text("utf-8")))
-    return merged(complete, {"engine": {"deepspeed_config": text}})
+    return merge(complete, {"engine": {"deepspeed_config": text}})
 
 
 def _kind_of(values: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from cli.cluster import as_json, asking, connect
 from cli.reach import volume_pod
 from faults.cluster import proof_of
 from faults.fault import Cannot, expect
-from infra.cost import estimate, shown
+from infra.cost import dollars, estimate
 from prove.subject import Subject
 from prove.volume import OWN
 from review.recording import record
@@ -114,5 +114,5 @@ def cost(subject: Subject) -> str:
     until = "" if state.billed_to else " so far, and rising"
     return (
         f"at most {state.spent():.2f} USD{until}: {hours:.2f} h at full size ({state.usd_per_hour:.2f} USD an hour; "
-        f"{shown(bill.at_rest)} without workers), list prices of {bill.date}, {bill.source}"
+        f"{dollars(bill.at_rest)} without workers), list prices of {bill.date}, {bill.source}"
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cli import CommandError
-from infra.cost import comparison, estimate, shown
+from infra.cost import comparison, dollars, estimate
 from infra.gke.doctor.checks import BUCKETS
 from infra.needs import features
 from infra.parse import parse
@@ -31,7 +31,7 @@ def stack_table() -> str:
     rows = ["| stack | what it does | at rest | full |", "|---|---|---:|---:|"]
     for stack in stacks():
         bill = estimate(parse(stack_file_values(stack), stack))
-        costs = ("", "") if bill is None else (shown(bill.at_rest), shown(bill.at_full))
+        costs = ("", "") if bill is None else (dollars(bill.at_rest), dollars(bill.at_full))
         rows.append(f"| `{stack}` | {_purpose(stack)} | {' | '.join(costs)} |")
     return "\n".join(rows)
 

@@ -23,7 +23,7 @@ from trainer.config.paths import folder
 from trainer.contract import EXIT_RESTART
 from trainer.elastic import nccl, network
 from trainer.errors import UserError, one_line, usage
-from trainer.gpu_fit import accelerators, inspect, unfit
+from trainer.gpu_fit import accelerators, inspect, mismatch
 
 WAIT_SECONDS = 2400
 """How long the first node waits for the others: nodes with accelerators take up to 15 minutes each to start."""
@@ -121,8 +121,8 @@ def exchange(options: argparse.Namespace, host: str, port: int, own: dict[str, A
             # The process has printed its traceback to stderr; the last line names the error.
             raise RuntimeError(one_line((str(error).strip().splitlines() or [error])[-1])) from None
         found = json.loads(result.read_text("utf-8")) if result.exists() else None
-        if found and "unfit" in found:
-            raise UserError(f"gpu_check: {found['unfit']}")
+        if found and "mismatch" in found:
+            raise UserError(f"gpu_check: {found['mismatch']}")
         return found
 
 
@@ -143,9 +143,9 @@ def _process(
     try:
         place = World(rank, size, local_rank, 1, torch.device("cpu"))
         nodes = [node for node in place.gather({**own, **inspect(own)} if local_rank == 0 else None) if node]
-        if reason := unfit(nodes):
+        if reason := mismatch(nodes):
             if local_rank == 0:
-                result.write_text(json.dumps({"unfit": reason}), encoding="utf-8")
+                result.write_text(json.dumps({"mismatch": reason}), encoding="utf-8")
             return
         cuda = torch.cuda.is_available()
         device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")

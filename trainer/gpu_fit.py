@@ -112,7 +112,7 @@ def runs_on(capability: tuple[int, int], built: Sequence[str]) -> bool:
     return False
 
 
-def unfit(nodes: Sequence[dict[str, Any]]) -> str:
+def mismatch(nodes: Sequence[dict[str, Any]]) -> str:
     """Why a training cannot run on these nodes, in one line; empty: it can. Names the node with the oldest driver."""
     bad = [node for node in nodes if "problem" in node]
     if not bad:

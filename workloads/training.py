@@ -14,7 +14,7 @@ import pulumi_kubernetes as k8s
 
 from infra.config import DatasetConfig, StackConfig, TrainingConfig
 from infra.existing import find_context
-from infra.living import ASKED, asked
+from infra.living import ASKED, digest_of
 from infra.stackfiles import object_name
 from trainer.config.schema import arguments, changed
 from workloads.custom_resources import CONTAINER as TRAINJOB_CONTAINER
@@ -238,7 +238,7 @@ def new_folders(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
 
 def tell_new_folders(config: StackConfig, written: Mapping[str, Any], built: Mapping[str, Any]) -> None:
     """Warn of new folders that the stack file, `written`, did not ask for: a newer program repeats hours of work."""
-    if built.get(ASKED) == asked(written):
+    if built.get(ASKED) == digest_of(written):
         for line in new_folders(config, built):
             pulumi.warn(line)
 

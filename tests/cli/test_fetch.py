@@ -25,7 +25,7 @@ RUN = "/data/runs/small"
 
 def receive(wire: Wire, run: Path, target: Path, everything: bool = False) -> Seen:
     seen = Seen()
-    chosen, _ = fetch.wanted(wire.volume.find(str(run)).files, str(run), everything)
+    chosen, _ = fetch.select(wire.volume.find(str(run)).files, str(run), everything)
     fetch.bring(wire.volume, str(run), chosen, target, seen)
     return seen
 

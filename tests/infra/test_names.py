@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.config import ConfigError
-from infra.names import ZONE, made, rows
+from infra.names import ZONE, resource_name, rows
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import record
@@ -65,7 +65,9 @@ def test_a_stack_name_that_is_accepted_passes_every_rule(kind: str, stack: str) 
     found = problems(stack, KINDS[kind])
     name = f"trainyard-{stack}"
     unfit = [
-        row for row in rows(kind) if not fits(row, made(row, name=name, stack=stack.lower(), namespace="trainyard"))
+        row
+        for row in rows(kind)
+        if not fits(row, resource_name(row, name=name, stack=stack.lower(), namespace="trainyard"))
     ]
     assert bool(found) == bool(unfit)
     assert {line.split(":")[0] for line in found} <= {"cluster.name", "stack"}
@@ -77,7 +79,7 @@ def test_a_stack_name_that_is_accepted_passes_every_rule(kind: str, stack: str) 
 def test_what_the_rules_for_aws_accept_the_models_of_its_services_do(name: str) -> None:
     for row in rows("eks"):
         if row.get("type") in MODELS:
-            text, rule = made(row, name=name), model(row["type"])
+            text, rule = resource_name(row, name=name), model(row["type"])
             assert (row["most"], row.get("least", 1)) == (rule["max"], rule.get("min", 1))
             if fits(row, text):
                 assert re.fullmatch(rule["pattern"], text), row["of"]
@@ -93,7 +95,7 @@ def test_everything_that_is_called_after_the_stack_has_a_rule(file: str, section
             if name not in value or not item.type.startswith(("gcp:", "aws:")):
                 continue
             covering = [row for row in rows(kind) if row.get("type", "").startswith(item.type.rpartition("/")[0])]
-            longest = [made(row, name=name, namespace="trainyard", stack=file) for row in covering]
+            longest = [resource_name(row, name=name, namespace="trainyard", stack=file) for row in covering]
             assert longest, f"{item.type} is called {value}: it needs a row"
             assert max(map(len, longest)) >= len(value.replace("use2-az1", ZONE)), (
                 f"{value} is longer than its row says"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infra.gke.services import apis, used
-from infra.needs import Trace, features, shown
+from infra.needs import Trace, features, features_of
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recording, record
 from tests.infra.recorded import recorded, sections_to_vary, variants
@@ -58,7 +58,7 @@ def test_a_feature_shows_in_the_inputs_of_a_resource(where: dict[str, Any], inpu
 
 
 def test_a_pool_with_image_streaming_needs_its_api_and_a_role_of_the_nodes() -> None:
-    feature = shown("gke", POOL, {"nodeConfig": {"gcfsConfig": {"enabled": True}}})["image_streaming"]
+    feature = features_of("gke", POOL, {"nodeConfig": {"gcfsConfig": {"enabled": True}}})["image_streaming"]
     assert feature.apis == ("containerfilesystem.googleapis.com",)
     assert feature.roles == {"nodes": ("roles/serviceusage.serviceUsageConsumer",)}
 
@@ -84,7 +84,7 @@ def test_every_resource_of_every_variant_comes_after_all_that_it_needs(name: str
         tried += 1
         assert not_met(stack) == [], title
         # The program asks for exactly what its resources show.
-        seen = {feature for item in stack.resources for feature in shown("gke", item.type, item.inputs)}
+        seen = {feature for item in stack.resources for feature in features_of("gke", item.type, item.inputs)}
         assert seen == set(used(config)), title
         enabled = [item.inputs["service"] for item in stack.all("gcp:projects/service:Service")]
         assert sorted(enabled) == apis(config), title

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from infra.eks.keys import EksConfig
-from infra.needs import features, shown
+from infra.needs import features, features_of
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recorded, Recording, record
 from tests.infra.recorded import recorded, sections_to_vary, variants
@@ -35,7 +35,7 @@ def not_met(stack: Recording) -> list[str]:
     """Needs of resources on AWS that do not come before them."""
     problems: list[str] = []
     for item in stack.resources:
-        needs = shown("eks", item.type, item.inputs) if item.custom else {}
+        needs = features_of("eks", item.type, item.inputs) if item.custom else {}
         if not needs:
             continue
         urns = stack.earlier(item)

@@ -38,7 +38,9 @@ def test_it_is_a_training_with_the_figures_of_its_page(stack: str) -> None:
     assert (training.task, training.adapter.kind) == ("finetune", "lora")
     shape, precision = SHAPES[training.model.name], training.precision
     tokens = (training.micro_batch or 1) * training.sequence_length
-    needed = memory.held(shape, training, precision, workers) + memory.passed(shape, training, precision, tokens)
+    needed = memory.state_bytes(shape, training, precision, workers) + memory.pass_bytes(
+        shape, training, precision, tokens
+    )
     bill = estimate(second(stack, nodes=stack_file_values(stack)["nodes"] | {"max": workers}))
     assert bill
     page = (ROOT / f"docs/{PAGES[stack]}.md").read_text("utf-8").partition("## Fine-tune a chat model")[2]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from infra.gke.machines import machines
-from infra.needs import shown
+from infra.needs import features_of
 
 Inputs = Mapping[str, Any]
 SERVICE, CLUSTER, POOL, COMPUTE_CLASS = (
@@ -23,7 +23,7 @@ SERVICE, CLUSTER, POOL, COMPUTE_CLASS = (
 def unmet(type_: str, inputs: Inputs, living: Sequence[tuple[str, Inputs]]) -> str:
     """Say why a resource cannot be created, or would not work, with what exists already; "": no reason."""
     enabled = {other.get("service") for kind, other in living if kind == SERVICE}
-    for name, feature in shown("gke", type_, inputs).items():
+    for name, feature in features_of("gke", type_, inputs).items():
         if type_ == SERVICE and inputs.get("service") in feature.apis:
             continue
         for api in feature.apis:

@@ -81,10 +81,10 @@ def test_an_image_without_cuda_is_named(node: Callable[[str], dict[str, Any]], m
 
 def test_of_mixed_drivers_the_oldest_and_its_node_are_named(node: Callable[[str], dict[str, Any]]) -> None:
     nodes = [{"node": "fine"}, node("570.9"), node("535.261.03"), node("570.10")]
-    told = gpu_fit.unfit(nodes)
+    told = gpu_fit.mismatch(nodes)
     assert told.startswith("node node-535.261.03: driver 535.261.03 is too old")
     assert told.endswith("(3 of 4 nodes cannot train)")
-    assert gpu_fit.unfit(nodes[:1]) == ""
+    assert gpu_fit.mismatch(nodes[:1]) == ""
 
 
 def test_a_node_that_should_have_accelerators_and_shows_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def steps(engine: Any, world: Any, first: int, last: int, batches: Any = None) -
             engine.accumulate(feed.next(), weight, last=turn == len(feed.plan) - 1)
         outcome = engine.step(0.01, number + 1)
         # Another worker than the first returns no state: take the weights that it computes with, unless they are parts.
-        held = engine.state().weights or ({} if engine.divided else adapters.kept(engine._net))
+        held = engine.state().weights or ({} if engine.divided else adapters.trainables(engine._net))
         weights = [value.detach().float().flatten().clone() for value in held.values()]
         found.append(
             {

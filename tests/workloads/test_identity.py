@@ -9,7 +9,7 @@ import pytest
 
 from infra.config import DatasetConfig, TrainingConfig
 from infra.image import TRAINER, content_hash
-from infra.living import ASKED, asked
+from infra.living import ASKED, digest_of
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record
@@ -206,9 +206,9 @@ def test_only_a_folder_that_the_stack_file_did_not_ask_for_is_warned_of(monkeypa
     values = stack_file_values("local")
     built = {"folder of the run": "/data/runs/micro-a28b9923", "folder of the dataset": "/data/datasets/opticks"}
     other = {**values, "training": {**values["training"], "steps": 301}}
-    tell_new_folders(parse(values, "local"), values, {**built, ASKED: asked(other)})
+    tell_new_folders(parse(values, "local"), values, {**built, ASKED: digest_of(other)})
     assert told == []
-    tell_new_folders(parse(values, "local"), values, {**built, ASKED: asked(values)})
+    tell_new_folders(parse(values, "local"), values, {**built, ASKED: digest_of(values)})
     assert len(told) == 2, "the same file: a newer program repeats what it did"
 
 

@@ -242,12 +242,12 @@ def _scalar(value: Any, kinds: set[Any]) -> Any:
     return value
 
 
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Merge nested values; those of `above` win."""
     found = dict(below)
     for key, value in above.items():
         under = found.get(key)
-        found[key] = merged(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+        found[key] = merge(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
     return found
 
 

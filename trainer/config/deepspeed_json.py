@@ -45,14 +45,14 @@ class Meaning:
     warnings: list[str] = field(default_factory=list)
 
 
-def shown(given: str) -> str:
+def display_path(given: str) -> str:
     """The name of the file in messages: its path, or `the file` if a stack passes its content."""
     return "the file" if given.startswith("{") else given
 
 
 def read(given: str, problems: list[str], key: str = "engine.deepspeed_config") -> Meaning:
     """Translate the file at this path, or with this content; add what is wrong with it to `problems`."""
-    name = f"{key}: {shown(given)}"
+    name = f"{key}: {display_path(given)}"
     try:
         text = given if given.startswith("{") else read_text(Path(expanded(given)).resolve())
         document = json.loads(text, object_pairs_hook=_once)

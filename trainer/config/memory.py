@@ -121,7 +121,7 @@ class Shape:
         return self.layers * rank * (2 * (self.width + queries) + 2 * (self.width + keys) + inner)
 
 
-def held(shape: Shape, config: Config, precision: str, world: int) -> float:
+def state_bytes(shape: Shape, config: Config, precision: str, world: int) -> float:
     """Bytes that a worker holds between passes, with the copies of the weights for its matrix products."""
     model, width = shape.parameters, 4 if precision == "fp32" else 2
     copies = 0 if precision == "fp32" else 2
@@ -139,7 +139,7 @@ def held(shape: Shape, config: Config, precision: str, world: int) -> float:
     return model * (8 + twice + moments + copies)
 
 
-def passed(shape: Shape, config: Config, precision: str, tokens: int, accelerator: bool = True) -> float:
+def pass_bytes(shape: Shape, config: Config, precision: str, tokens: int, accelerator: bool = True) -> float:
     """Further bytes that a forward and backward pass of `tokens` tokens needs."""
     padded, width = -(-shape.vocabulary // 128) * 128, 4 if precision == "fp32" else 2
     logits = width * padded * min(tokens, 16_384 if accelerator else 4096)
@@ -165,7 +165,7 @@ def kept_by_layer(shape: Shape, config: Config, precision: str) -> float:
 def needed(shape: Shape, config: Config, precision: str, world: int, accelerator: bool = True) -> float:
     """Bytes that a worker needs at the configured micro-batch, or at 1."""
     tokens = config.sequence_length * (config.micro_batch or 1)
-    return held(shape, config, precision, world) + passed(shape, config, precision, tokens, accelerator)
+    return state_bytes(shape, config, precision, world) + pass_bytes(shape, config, precision, tokens, accelerator)
 
 
 def words_to_train(tokenizer: str) -> int | None:

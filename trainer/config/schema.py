@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from trainer.config import deepspeed_json, rules
-from trainer.config.base import Problems, keys_of, merged, named, validated
+from trainer.config.base import Problems, keys_of, merge, named, validated
 from trainer.config.paths import expanded
 from trainer.config.settings import Adapter, Config
 from trainer.config.values import kind, read_yaml, typed
@@ -51,10 +51,10 @@ def load(arguments: list[str]) -> Config:
         argument = rest.pop(0)
         if argument == "--config" or argument.startswith("--config="):
             path = argument.partition("=")[2] or (rest.pop(0) if rest else "")
-            given = merged(given, named(Config, nested(_read(path, problems)), problems))
+            given = merge(given, named(Config, nested(_read(path, problems)), problems))
         elif "=" in argument and not argument.startswith("-"):
             key, _, text = argument.partition("=")
-            given = merged(given, named(Config, nested({key: text}), problems))
+            given = merge(given, named(Config, nested({key: text}), problems))
         else:
             problems.lines.append(f"{argument}: not an argument; write --config FILE.yaml or key=value")
     given = with_deepspeed_file(given, problems)
@@ -73,11 +73,11 @@ def with_deepspeed_file(given: dict[str, Any], problems: Problems) -> dict[str, 
     if not path or not isinstance(path, str):
         return given
     theirs = deepspeed_json.read(path, problems.lines, problems.path(("engine", "deepspeed_config"))).settings
-    both = merged(given, nested(theirs))
+    both = merge(given, nested(theirs))
     ours, final = (flat(checked(values, Problems())) for values in (given, both))
     for key in theirs.keys() & _flat(given).keys():
         if ours[key] != final[key]:
-            text = f"{typed(ours[key])} was given, but {deepspeed_json.shown(path)} says {typed(final[key])}"
+            text = f"{typed(ours[key])} was given, but {deepspeed_json.display_path(path)} says {typed(final[key])}"
             text += "; make them equal or give only one"
             problems.add(tuple(key.split(".")), text)
     return both
@@ -95,7 +95,7 @@ def arguments(config: Config) -> list[str]:
 
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:
     """A copy of the configuration with other values under some dotted keys."""
-    return Config.model_validate(merged(config.model_dump(), nested(changes)))
+    return Config.model_validate(merge(config.model_dump(), nested(changes)))
 
 
 def with_steps(config: Config, epochs_a_step: float) -> Config:
@@ -138,7 +138,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in values.items():
         for part in reversed(key.split(".")):
             value = {part: value}
-        found = merged(found, value)
+        found = merge(found, value)
     return found
 
 

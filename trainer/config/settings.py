@@ -8,7 +8,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from trainer.config.addresses import address
-from trainer.config.base import Free, Section, merged
+from trainer.config.base import Free, Section, merge
 from trainer.config.paths import expanded
 from trainer.config.presets import PRESETS
 from trainer.config.values import shown
@@ -300,4 +300,4 @@ class Config(Settings):
         kind = adapter.get("kind") if isinstance(adapter, Mapping) else getattr(adapter, "kind", None)
         of_task = DEFAULTS["tasks"].get(str(given.get("task")), {})
         by_epochs = {"steps": 0} if given.get("epochs") else {}
-        return merged({**of_task, **by_epochs}, merged(DEFAULTS["adapters"].get(str(kind), {}), given))
+        return merge({**of_task, **by_epochs}, merge(DEFAULTS["adapters"].get(str(kind), {}), given))

@@ -117,9 +117,9 @@ class Agent(LocalElasticAgent):
         codes = {failure.exitcode for failure in failures}
         for failure in failures:
             if EXIT_FATAL in (failure.exitcode, told_code(failure)):
-                raise Stop(EXIT_FATAL, said(failure))
+                raise Stop(EXIT_FATAL, message_of(failure))
             if told_code(failure) == EXIT_BROKEN:  # not by its exit code, which a traceback also has
-                raise Stop(EXIT_BROKEN, said(failure))
+                raise Stop(EXIT_BROKEN, message_of(failure))
         if codes == {EXIT_TERMINATED}:
             raise Stop(EXIT_TERMINATED, "the workers were asked to end")
         telling = [failure for failure in failures if told_code(failure) is not None]
@@ -127,7 +127,7 @@ class Agent(LocalElasticAgent):
         if not telling and codes <= {EXIT_RESTART, EXIT_TERMINATED}:
             reason = "the workers left together after a save, or lost a peer"
         else:
-            reason = " ".join(said(first).split())[:300]
+            reason = " ".join(message_of(first).split())[:300]
         reached = progress(self._run)
         if reached > self._best:
             self._best, self._fruitless = reached, 0
@@ -156,7 +156,7 @@ def is_stopped(pid: int) -> bool:
     return process_state(pid) in ("T", "t")
 
 
-def said(failure: ProcessFailure) -> str:
+def message_of(failure: ProcessFailure) -> str:
     """The worker's reason: the text of its error file, which torch passes on unchanged."""
     message: object = failure.message
     return str(message.get("message", message)) if isinstance(message, dict) else str(message)

@@ -139,7 +139,7 @@ def copy(folder: Path, output: Path, dtype: torch.dtype) -> None:
     save_file(tensors, output / WEIGHTS, metadata={"format": "pt"})
 
 
-def merged(net: Any, folder: Path) -> Any:
+def merge(net: Any, folder: Path) -> Any:
     """Merge a saved adapter into the weights of `net`. Raises UserError if it does not belong to this model."""
     from peft import get_peft_model, set_peft_model_state_dict
     from safetensors.torch import load_file
@@ -247,7 +247,7 @@ def _forward(layer: Any, plain: Any, x: torch.Tensor, *given: Any, **options: An
     return found.unflatten(0, x.shape[:-1])  # pyright: ignore
 
 
-def kept(net: nn.Module) -> dict[str, torch.Tensor]:
+def trainables(net: nn.Module) -> dict[str, torch.Tensor]:
     """The weights that a checkpoint holds: all of them, or the adapter alone."""
     return trained(net) if is_adapted(net) else net.state_dict()  # pyright: ignore[reportReturnType]
 

@@ -21,8 +21,8 @@ def estimate(shape: memory.Shape, config: Config, tokens: int, accelerator: bool
     """Bytes at most for a pass of `tokens`: forward, backward and the optimizer's update. workers: 0 for this run's."""
     best = "bf16" if accelerator else "fp32"  # where a processor computes in bf16, it needs less
     precision = best if config.precision == "auto" else config.precision
-    passed = memory.passed(shape, config, precision, tokens, accelerator)
-    return memory.held(shape, config, precision, workers or int(os.environ.get("WORLD_SIZE", "1"))) + passed
+    passed = memory.pass_bytes(shape, config, precision, tokens, accelerator)
+    return memory.state_bytes(shape, config, precision, workers or int(os.environ.get("WORLD_SIZE", "1"))) + passed
 
 
 def micro_batch(config: Config, model: Any = None, memory_bytes: float | None = None) -> int:

@@ -127,7 +127,7 @@ def load(source: Source) -> Any:
     if not adapters.is_folder(source.model):
         return _read(source.model)
     # In its stored type, as the training read it: rounded to that, dequantised weights are others.
-    return adapters.merged(_read(base_of(source), "auto"), Path(source.model)).eval()
+    return adapters.merge(_read(base_of(source), "auto"), Path(source.model)).eval()
 
 
 DEQUANTISED = ("fp8", "mxfp8", "mxfp4")

@@ -100,7 +100,7 @@ class DdpEngine:
         return Outcome(norm, skipped)
 
     def state(self) -> State:
-        return State(adapters.kept(self._net), optimizer.state(self._optimizers, self._net), self._small())
+        return State(adapters.trainables(self._net), optimizer.state(self._optimizers, self._net), self._small())
 
     def load(self, optimizer_state: Tensors, small: dict[str, Any]) -> None:
         optimizer.load_state(self._optimizers, self._net, optimizer_state)

@@ -131,7 +131,7 @@ class DeepSpeedEngine:
             name: whole[id(named[name])]
             if id(named.get(name)) in whole
             else (value.float() if value.is_floating_point() else value)
-            for name, value in (adapters.kept(self._net).items() if first else ())
+            for name, value in (adapters.trainables(self._net).items() if first else ())
         }
         small = {"scaler": {"scale": self._scale, "growth_factor": 2.0, "backoff_factor": 0.5}} if self._scaling else {}
         if self._scaling:
@@ -231,7 +231,7 @@ def deepspeed_settings(work: Work, config: Config, world: World, dtype: torch.dt
     problems: list[str] = []
     meaning = deepspeed_json.Meaning()
     if given := config.engine.deepspeed_config:
-        path, meaning = deepspeed_json.shown(given), deepspeed_json.read(given, problems)
+        path, meaning = deepspeed_json.display_path(given), deepspeed_json.read(given, problems)
         sequences, turns = work.samples_per_step, work.batches.per_step / world.size
         if meaning.sequences_per_step not in (None, sequences):
             problems.append(

@@ -16,7 +16,7 @@ from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked
 from infra.eks.doctor.aws_client import Amazon, NoAnswer
 from infra.eks.keys import EksConfig, EksNodes
 from infra.eks.machines import machines, regions
-from infra.needs import load, shown
+from infra.needs import features_of, load
 from infra.stackfiles import is_marked
 
 
@@ -43,7 +43,7 @@ VPCS, ADDRESSES, NATS, CLUSTERS = (
 def quota_of(machine_type: str, *, spot: bool) -> Quota | None:
     """The quota of vCPUs that a machine counts against; None: its class is not known here."""
     group = {"capacityType": "SPOT" if spot else "ON_DEMAND", "instanceTypes": [machine_type]}
-    names = [name for each in shown("eks", "aws:eks/nodeGroup:NodeGroup", group).values() for name in each.quotas]
+    names = [name for each in features_of("eks", "aws:eks/nodeGroup:NodeGroup", group).values() for name in each.quotas]
     return QUOTAS[names[0]] if names else None
 
 

@@ -14,7 +14,7 @@ from cli.__main__ import main
 from infra.eks.doctor import aws_client, checks, machines
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect
 from infra.eks.keys import EksConfig, EksNodes
-from infra.needs import shown
+from infra.needs import features_of
 from infra.stackfiles import stack_file_values
 from review.recording import record
 from tests.infra.doctor.conftest import REGION, SECRET, STACK, TRUST, Cloud, Found, Raw, client, config, only, problems
@@ -225,7 +225,7 @@ def test_rights_are_asked_for_everything_that_the_stack_declares(changes: dict[s
     declared = record(STACK, changed(STACK, **changes)).all("aws:")
     assert declared
     for item in declared:
-        features = shown("eks", item.type, item.inputs).values()
+        features = features_of("eks", item.type, item.inputs).values()
         assert any(feature.permissions for feature in features), item.type
 
 

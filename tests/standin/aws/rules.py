@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import jmespath
 
-from infra.needs import load, shown
+from infra.needs import features_of, load
 from infra.stackfiles import ROOT
 
 from .account import Inputs
@@ -44,7 +44,7 @@ def unmet(type_: str, inputs: Inputs, living: Living) -> str:
 
 
 def _reasons(type_: str, inputs: Inputs, living: Living) -> Iterator[str]:
-    for name, feature in shown("eks", type_, inputs).items():
+    for name, feature in features_of("eks", type_, inputs).items():
         for who, wanted in feature.roles.items():
             for role in _roles(who, type_, inputs):
                 for one in wanted:

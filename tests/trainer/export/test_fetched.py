@@ -21,7 +21,7 @@ __all__ = ["run"]  # a fixture
 @pytest.fixture
 def fetched(run: Path, tmp_path: Path) -> Path:
     volume, folder = Wire(tmp_path / "wire").volume, tmp_path / "here" / "opticks"
-    fetch.bring(volume, str(run), fetch.wanted(volume.find(str(run)).files, str(run), False)[0], folder, Seen())
+    fetch.bring(volume, str(run), fetch.select(volume.find(str(run)).files, str(run), False)[0], folder, Seen())
     assert not (folder / "checkpoints").exists()
     return folder
 

@@ -257,23 +257,23 @@ def test_in_half_precision_the_base_stays_as_it_was_and_the_adapter_fp32(
 def test_fresh_adapters_are_equal_for_a_seed_and_change_nothing_yet(llama: Path, gpt2: Path) -> None:
     for folder in (llama, gpt2):
         (first, _), (second, _), (third, _) = (adapt(folder, run__seed=seed) for seed in (1, 1, 2))
-        pairs = zip(*(adapters.kept(net).values() for net in (first, second, third)), strict=True)
+        pairs = zip(*(adapters.trainables(net).values() for net in (first, second, third)), strict=True)
         assert {(torch.equal(one, two), torch.equal(one, three)) for one, two, three in pairs} == {
             (True, False),  # A
             (True, True),  # B is zero
         }
         with torch.no_grad():
             assert torch.equal(first(input_ids=INPUTS).logits, read(folder)(input_ids=INPUTS).logits)
-        assert len(adapters.kept(first)) == 2 * (4 if folder == gpt2 else 7) * 2, "two matrices for each linear layer"
+        assert len(adapters.trainables(first)) == 2 * (4 if folder == gpt2 else 7) * 2, "two a linear layer"
 
 
 def test_loss_and_gradients_are_those_of_peft_alone(llama: Path, tmp_path: Path) -> None:
     net, adapter = adapt(llama)
     torch.manual_seed(11)
     with torch.no_grad():
-        for value in adapters.kept(net).values():
+        for value in adapters.trainables(net).values():
             value.normal_(std=0.3)
-    adapter.save({name: value.detach() for name, value in adapters.kept(net).items()}, tmp_path)
+    adapter.save({name: value.detach() for name, value in adapters.trainables(net).items()}, tmp_path)
     total = CausalModel(net)(INPUTS, INPUTS)
     total.backward()
     theirs = PeftModel.from_pretrained(read(llama), str(tmp_path), is_trainable=True)
@@ -281,7 +281,7 @@ def test_loss_and_gradients_are_those_of_peft_alone(llama: Path, tmp_path: Path)
     expected = torch.nn.functional.cross_entropy(logits, INPUTS.flatten(), reduction="sum")
     expected.backward()
     torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-4)
-    found = {adapters.PREFIX + name: value.grad for name, value in adapters.kept(net).items()}
+    found = {adapters.PREFIX + name: value.grad for name, value in adapters.trainables(net).items()}
     wanted = {name: value.grad for name, value in theirs.named_parameters() if value.requires_grad}
     assert found.keys() == wanted.keys()
     for name, gradient in wanted.items():
@@ -295,7 +295,7 @@ def test_what_does_not_fit_is_one_line(llama: Path, gpt2: Path, finished: Path, 
         adapt(llama, adapter__targets="q_prj,v_proj")
     with pytest.raises(UserError, match=r"adapter.targets: lm_head names no layer"):
         adapt(llama, adapter__targets="lm_head")
-    chosen = adapters.kept(adapt(llama, adapter__targets="q_proj, mlp.up_proj")[0])
+    chosen = adapters.trainables(adapt(llama, adapter__targets="q_proj, mlp.up_proj")[0])
     assert {name.split(".")[4] for name in chosen} == {"q_proj", "up_proj"}
     AutoModelForCausalLM.from_config(MambaConfig(hidden_size=8, num_hidden_layers=1)).save_pretrained(tmp_path / "ssm")
     with pytest.raises(UserError, match=r"adapter.targets: all-linear does not fit a mamba model \(.*out_proj"):

@@ -43,7 +43,7 @@ def test_all_that_is_trained_gets_a_gradient_and_the_rest_is_saved_as_it_was(fol
     assert "model.language_model.layers.1.self_attn.q_proj.weight" in found
     assert not any("vision" in name for name in found)
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    net.save_pretrained(tmp_path / "saved", state_dict=adapters.kept(net), save_original_format=False)
+    net.save_pretrained(tmp_path / "saved", state_dict=adapters.trainables(net), save_original_format=False)
     assert not any("vision" in name for name in gradients(networks.shaped_as(tmp_path / "saved")))
     again = networks.load(str(tmp_path / "saved"), 300, 32, None).state_dict()
     assert before.keys() == again.keys()
@@ -60,5 +60,5 @@ def test_an_adapter_lies_in_the_decoder_alone(folder: Path, tmp_path: Path, targ
     assert all(found.values())
     assert all(name.startswith("model.language_model.") for name in found)
     (tmp_path / "adapter").mkdir()
-    adapter.save(adapters.kept(net), tmp_path / "adapter")
+    adapter.save(adapters.trainables(net), tmp_path / "adapter")
     origin.load(origin.from_name(str(tmp_path / "adapter"), "--model"))

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHea
 
 from tests.trainer import toy
 from trainer.config import schema as config
-from trainer.config.memory import held, kept_by_layer, limit, of_document, of_preset, of_size, passed, saved
+from trainer.config.memory import kept_by_layer, limit, of_document, of_preset, of_size, pass_bytes, saved, state_bytes
 from trainer.config.presets import PRESETS
 from trainer.data.batches import Tokens
 from trainer.errors import UserError
@@ -95,7 +95,7 @@ def test_each_of_four_workers_holds_weights_gradients_and_moments(
     """As ZeRO's paper counts them (arXiv 1910.02054, section 3.1); under DDP gradients twice, unless a step is one pass
     of each worker."""
     xl = of_preset("xl")
-    assert held(xl, config.load([*NEEDED, *changes]), precision, 4) == bytes_a_parameter * xl.parameters
+    assert state_bytes(xl, config.load([*NEEDED, *changes]), precision, 4) == bytes_a_parameter * xl.parameters
 
 
 def test_what_is_divided_frozen_or_computed_twice_takes_less() -> None:
@@ -105,16 +105,16 @@ def test_what_is_divided_frozen_or_computed_twice_takes_less() -> None:
         return config.load([*NEEDED, *changes])
 
     plain, divided, adapted = with_(), with_("engine.name=fsdp"), with_("adapter.kind=lora", "model.name=gpt2-xl")
-    assert held(xl, divided, "bf16", 1) == held(xl, plain, "bf16", 1), "alone it gathers nothing"
-    assert held(xl, divided, "bf16", 8) < held(xl, plain, "bf16", 8) / 3
-    assert 2 * xl.parameters < held(xl, adapted, "bf16", 1) < 2.5 * xl.parameters
+    assert state_bytes(xl, divided, "bf16", 1) == state_bytes(xl, plain, "bf16", 1), "alone it gathers nothing"
+    assert state_bytes(xl, divided, "bf16", 8) < state_bytes(xl, plain, "bf16", 8) / 3
+    assert 2 * xl.parameters < state_bytes(xl, adapted, "bf16", 1) < 2.5 * xl.parameters
     assert saved(xl, adapted) < saved(xl, plain) / 10
-    assert passed(xl, adapted, "bf16", 1) < passed(xl, plain, "bf16", 1) / 10, "a frozen head has no gradient"
+    assert pass_bytes(xl, adapted, "bf16", 1) < pass_bytes(xl, plain, "bf16", 1) / 10, "a frozen head has no gradient"
     twice = with_("model.checkpointing=true")
     others, inputs = (xl.layers - 1) * kept_by_layer(xl, plain, "bf16"), xl.layers * 4 * xl.width
-    assert passed(xl, plain, "bf16", 1024) - passed(xl, twice, "bf16", 1024) == 1024 * (others - inputs)
+    assert pass_bytes(xl, plain, "bf16", 1024) - pass_bytes(xl, twice, "bf16", 1024) == 1024 * (others - inputs)
     more = [
-        passed(xl, plain, "fp32", tokens, accelerator) - xl.layers * tokens * kept_by_layer(xl, plain, "fp32")
+        pass_bytes(xl, plain, "fp32", tokens, accelerator) - xl.layers * tokens * kept_by_layer(xl, plain, "fp32")
         for tokens in (4096, 16_384)
         for accelerator in (False, True)
     ]
@@ -172,7 +172,7 @@ def test_a_size_stands_for_a_llama_that_needs_about_what_the_real_ones_need(
     assert real is not None
     assert estimate.parameters == pytest.approx(real.parameters, rel=0.02)
     step = config.load([*NEEDED, "engine.name=deepspeed"])
-    guessed, counted = (passed(each, step, "bf16", 8192) for each in (estimate, real))
+    guessed, counted = (pass_bytes(each, step, "bf16", 8192) for each in (estimate, real))
     assert 0.9 * counted < guessed < 1.05 * counted, "infra/rules.py refuses from 1.18 times the memory on"
 
 

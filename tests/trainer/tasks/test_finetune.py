@@ -129,7 +129,7 @@ def test_what_closes_an_answer_is_looked_up_in_one_that_was_not_cut(
     adapter = Adapter(net, toy.configuration(model__name=tmp_path / "base", adapter__kind="lora"))
     net.generation_config.eos_token_id = [0, 2]
     (tmp_path / "adapter").mkdir()
-    adapter.save(adapters.kept(net), tmp_path / "adapter")
+    adapter.save(adapters.trainables(net), tmp_path / "adapter")
     found = origin.load(origin.from_name(str(tmp_path / "adapter"), "--model"))
     assert found.generation_config.eos_token_id == [0, 2]
 
