@@ -16,7 +16,7 @@ from pathlib import Path
 from bench import page
 from infra.clouds import CLOUDS
 from infra.needs import load
-from infra.stackfiles import stacks
+from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recorded, Recording, record_anywhere
 
 
@@ -133,4 +133,5 @@ def _slack(stack: Recording, chain: Chain, *kinds: str) -> str:
 
 
 if __name__ == "__main__":
-    print(page.write(page.results() / "graph.md", *parts([name for name in stacks() if name != "local"])))
+    made = [name for name in stacks() if stack_file_values(name)["cluster"].get("kind", "existing") != "existing"]
+    print(page.write(page.results() / "graph.md", *parts(made)))
