@@ -29,10 +29,7 @@ def table() -> str:
     first = {key: row for rows in told.values() for key, row in rows.items() if key in alike}
     parts = [HEAD, *(first[key] for key in keys() if key in first)]
     for kind, rows in told.items():
-        parts += [
-            f"\nWith `cluster.kind: {kind}` also:\n\n{HEAD}",
-            *(row for key, row in rows.items() if key not in alike),
-        ]
+        parts += [f"| **with `cluster.kind: {kind}`** | | | |", *(row for key, row in rows.items() if key not in alike)]
     return "\n".join(parts)
 
 
