@@ -21,11 +21,11 @@ GROUPS = (
     ("test_gcp_engine", "test_replaced_objects", "test_stack", "test_killed_pulumi"),
     ("test_aws_engine", "test_second_preview", "test_living_stack", "test_typed_values", "test_engine"),
     ("test_data_in_model_out", "test_evaluate", "test_run_commands", "test_finetune"),
-    ("test_prove",),
     ("test_elastic_pods", "test_network_policies"),
-    ("test_lost_node",),
-    ("test_local_stack",),
     ("test_lifecycle",),
+    ("test_local_stack",),
+    ("test_lost_node",),
+    ("test_prove",),
 )
 PLACES = {file: place for place, group in enumerate(GROUPS) for file in group}
 
