@@ -144,6 +144,6 @@ def _attend(
     return found.view(batch, heads, length, width).transpose(1, 2).contiguous(), None
 
 
-# Not under a name of its own: DeepSeek V3.2, Gemma 4 and nine more models of transformers 5.23 ask whether attention is
-# called sdpa, and otherwise leave out masks without a word.
+# Not under a name of its own: eleven models of transformers 5.23 ask whether attention is called sdpa, and DeepSeek
+# V3.2, for one, leaves out a mask otherwise, without a word.
 ALL_ATTENTION_FUNCTIONS.register("sdpa", _attend)
