@@ -14,8 +14,8 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 from bench import page
-from infra.clouds import CLOUDS
-from infra.needs import load
+from infra.clouds import tables
+from infra.parse import cluster_kind
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recorded, Recording, record_anywhere
 
@@ -27,10 +27,10 @@ class Minutes:
     source: str
 
 
-_FOLDERS = (Path(__file__).parent, *(cloud.folder for cloud in CLOUDS.values()))
-_FILES = [folder / "minutes.yaml" for folder in _FOLDERS if folder]
 #: By resource type, with their sources.
-TIMES = {type_: Minutes(*row) for file in _FILES if file.exists() for type_, row in load(file).items()}
+TIMES = {
+    type_: Minutes(*row) for table in tables("minutes.yaml", Path(__file__).parent) for type_, row in table.items()
+}
 #: Everything else: mostly Kubernetes objects, which the API server writes at once.
 QUICK = Minutes(0.02, 0.02, "")
 #: The dataset Job waits for tokenisation, whose time depends on the data and not on the program.
@@ -133,5 +133,5 @@ def _slack(stack: Recording, chain: Chain, *kinds: str) -> str:
 
 
 if __name__ == "__main__":
-    made = [name for name in stacks() if stack_file_values(name)["cluster"].get("kind", "existing") != "existing"]
+    made = [name for name in stacks() if cluster_kind(stack_file_values(name)) != "existing"]
     print(page.write(page.results() / "graph.md", *parts(made)))

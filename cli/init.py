@@ -21,6 +21,7 @@ from cli.target import PROOF, known
 from infra.config import StackConfig
 from infra.cost import dollars, estimate
 from infra.draft import Draft
+from infra.parse import cluster_kind
 from infra.speed import tokens_of
 from infra.stackfiles import NODE_CONTEXT, ROOT, stack_file_values, stacks
 from trainer.config.addresses import kind_of, passed_over
@@ -79,7 +80,7 @@ def init(
     ask = Questions()
     name = _free(ask(name, "NAME", "Name of the stack"))
     like = ask(like, "--like", f"Machines like those of which stack ({', '.join(stacks())})")
-    kind = (stack_file_values(known(like)).get("cluster") or {}).get("kind", "existing") if like else ""
+    kind = cluster_kind(stack_file_values(known(like))) if like else ""
     model = ask(model, "", "Model: a name on the Hugging Face hub, a folder, or none for a GPT-2 from scratch", SCRATCH)
     data = ask(data, "--data", "Data: a file or folder of this machine, hf:NAME, an address, or sample")
     own: dict[str, Any] = {"image": {"registry": registry}} if registry else {}

@@ -22,6 +22,7 @@ from infra.config import Rule, StackConfig, shared_sections
 from infra.eks.keys import EksConfig, EksNodes, EksStorage
 from infra.gke.keys import GkeConfig, GkeNodes, GkeStorage
 from infra.machine import Machine
+from infra.needs import load
 from infra.sections import ExistingStorage, NodesConfig, StorageConfig
 from trainer.config.base import Section, keys_of
 
@@ -146,6 +147,12 @@ CLOUDS = {
         answers={"aws:ec2/getInstanceTypeOfferings:getInstanceTypeOfferings": infra.eks.machines.offerings},
     ),
 }
+
+
+def tables(name: str, *beside: Path) -> list[dict[str, Any]]:
+    """The data files of this name: those in `beside`, and of the clouds that have one."""
+    folders = (*beside, *(cloud.folder for cloud in CLOUDS.values() if cloud.folder))
+    return [load(folder / name) for folder in folders if (folder / name).exists()]
 
 
 def cloud_of(config: StackConfig) -> Cloud:

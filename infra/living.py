@@ -163,14 +163,13 @@ WORST = "replaces cluster, data"
 def effect(key: str, kind: str, volume: str = "") -> str:
     """What a change of a key does to a living stack; "": the kind of cluster has no such key."""
     said = effects(key)
-    found = said.get(volume) or said.get(kind) or said.get("")
-    return found or (WORST if key in keys(kind) else "")
+    found = (said[each] for each in (volume or kind, kind, "") if each in said)
+    return next(found, WORST if key in keys(kind) else "")
 
 
 def effects(key: str) -> dict[str, str]:
     """Kind of cluster or volume ("": any) -> what a change of a key, or of its section, does to a living stack."""
-    found = (keys := table()["keys"]).get(key) or keys[key.partition(".")[0]]
-    return {"": found} if isinstance(found, str) else found
+    return (keys := table()["keys"]).get(key) or keys[key.partition(".")[0]]
 
 
 def _replaced(said: str) -> list[str]:
@@ -211,16 +210,18 @@ def _shown(value: Any) -> str:
     return "nothing" if value is None else f"{value:g}" if isinstance(value, float) else typed(value)
 
 
+def _by_kind(said: str | dict[str, str], kind: str = "") -> dict[str, str]:
+    return {kind: said} if isinstance(said, str) else said
+
+
 @cache
 def table() -> dict[str, Any]:
     """infra/live.yaml, with what the clouds' tables say of their own keys, and of shared ones for themselves."""
     shared = load(Path(__file__).with_name("live.yaml"))
     files = {kind: load(cloud.folder / "live.yaml") for kind, cloud in CLOUDS.items() if cloud.folder}
-    found: dict[str, Any] = dict(shared["keys"])
+    found = {key: _by_kind(said) for key, said in shared["keys"].items()}
     for kind, file in files.items():
         for key, said in file["keys"].items():
-            own = said if isinstance(said, dict) else {kind: said}
-            there = found.get(key, said if key.startswith(f"{kind}.") else {})
-            found[key] = there if there is said else {**({"": there} if isinstance(there, str) else there), **own}
+            found[key] = found.get(key, {}) | _by_kind(said, "" if key.startswith(f"{kind}.") else kind)
     rows = {name: [row for file in (shared, *files.values()) for row in file.get(name, ())] for name in ROWS}
     return {"keys": found, **rows}

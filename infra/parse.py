@@ -20,11 +20,10 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from infra.clouds import CLOUDS, cloud_of, keys, sections
+from infra.clouds import CLOUDS, cloud_of, keys, sections, tables
 from infra.config import ConfigError, Mistaken, Rule, StackConfig, Unreadable, shared_sections
 from infra.machine import for_pods
 from infra.names import unusable_names
-from infra.needs import load
 from infra.rules import RULES
 from infra.sections import DATA, NodesConfig
 from infra.stackfiles import ROOT, beside_config
@@ -35,12 +34,7 @@ from trainer.config.schema import checked, with_deepspeed_file
 from trainer.config.values import encrypted
 
 #: Path -> error text for a value of the wrong form ("": for names).
-FORMS = {
-    path: text
-    for folder in (Path(__file__).parent, *(cloud.folder for cloud in CLOUDS.values()))
-    if folder and (folder / "keys.yaml").exists()
-    for path, text in load(folder / "keys.yaml").items()
-}
+FORMS = {path: text for table in tables("keys.yaml", Path(__file__).parent) for path, text in table.items()}
 
 
 def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
@@ -90,7 +84,7 @@ def _parsed(values: Mapping[str, Any], stack: str) -> tuple[StackConfig, list[st
     It validates section by section, so that a mistake in one does not hide those in the others, and runs the rules on
     every section that parsed.
     """
-    cluster = _kind_of(values)
+    cluster = cluster_kind(values)
     # Of an unknown kind of cluster, the sections that all kinds have alike.
     known = sections(cluster) if cluster else shared_sections()
     every_key = cache(keys)
@@ -143,7 +137,7 @@ def _with_deepspeed_file(given: dict[str, Any], wrong: Problems) -> dict[str, An
     return merge(complete, {"engine": {"deepspeed_config": text}})
 
 
-def _kind_of(values: Mapping[str, Any]) -> str:
+def cluster_kind(values: Mapping[str, Any]) -> str:
     """The kind of cluster that a stack file names; empty: none that is known."""
     cluster = values.get("cluster")
     given = cluster.get("kind", "existing") if isinstance(cluster, Mapping) else "existing"

@@ -19,7 +19,7 @@ from cli.target import PROOF, Target, target_of, targets_of
 from faults.cluster import Cluster
 from faults.on_pods import MANY
 from infra.config import StackConfig
-from infra.parse import parse
+from infra.parse import cluster_kind, parse
 from infra.stackfiles import stack_file_values
 from infra.trainings import KEYS
 from prove.engine import State, check_limit
@@ -43,7 +43,7 @@ class Subject(Cluster):
         self.holding = True
         """Whether the cost limit is checked: not during destroy."""
         values = overridden(stack_file_values(stack), stack, state)
-        if values.get("cluster", {}).get("kind", "existing") != "existing":
+        if cluster_kind(values) != "existing":
             # The user has no use for this cluster's credentials: leave their kubeconfig alone.
             os.environ["KUBECONFIG"] = str(folder / "kubeconfig")
         self.stack = Proved(PROOF + stack, folder, dict(os.environ), values, tick=self.tick, say=say)

@@ -18,8 +18,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from infra.clouds import CLOUDS
-from infra.needs import load
+from infra.clouds import CLOUDS, tables
 
 Inputs = Mapping[str, Any]
 
@@ -31,8 +30,7 @@ ACCOUNT = "123456789012"
 @cache
 def table() -> dict[str, dict[str, Any]]:
     """Type or function -> what a cloud adds or answers."""
-    files = [cloud.folder / "computed.yaml" for cloud in CLOUDS.values() if cloud.folder]
-    return {key: entry for file in files if file.exists() for key, entry in load(file).items()}
+    return {key: entry for each in tables("computed.yaml") for key, entry in each.items()}
 
 
 def answer(token: str, given: Inputs, where: str) -> dict[str, Any] | None:

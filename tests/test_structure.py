@@ -11,6 +11,7 @@ import pytest
 import review.recording
 from bench.preview import under_mocks
 from infra.clouds import CLOUDS, keys
+from infra.parse import cluster_kind
 from infra.stackfiles import ROOT, stack_file_values, stacks
 from review.recording import record
 from tests.infra.recorded import CLOUD_STACKS, recorded
@@ -25,7 +26,7 @@ def test_the_program_needs_what_makes_a_cluster_and_what_runs_on_it_alone() -> N
 
 
 #: Kind of cluster -> a stack of it.
-ONE_OF_EACH = {stack_file_values(name)["cluster"].get("kind", "existing"): name for name in stacks()}
+ONE_OF_EACH = {cluster_kind(stack_file_values(name)): name for name in stacks()}
 
 
 @pytest.mark.parametrize("kind", ONE_OF_EACH)

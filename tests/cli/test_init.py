@@ -17,7 +17,7 @@ import yaml
 from cli.__main__ import main
 from infra.config import StackConfig
 from infra.eks.keys import EksConfig
-from infra.parse import parse
+from infra.parse import cluster_kind, parse
 from infra.stackfiles import ROOT, ours, stack_file_values, stacks
 
 PLACE = {"gke": ["--project", "my-project-1"], "eks": ["--address", "8.8.8.8/32"], "existing": []}
@@ -43,7 +43,7 @@ def read(folder: Path, name: str = "mine") -> StackConfig:
 
 
 def kind(stack: str) -> str:
-    return str((stack_file_values(stack).get("cluster") or {}).get("kind", "existing"))
+    return cluster_kind(stack_file_values(stack))
 
 
 @pytest.mark.parametrize("like", stacks())

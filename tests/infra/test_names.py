@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from infra.config import ConfigError
 from infra.names import ZONE, resource_name, rows
-from infra.parse import parse
+from infra.parse import cluster_kind, parse
 from infra.stackfiles import stack_file_values
 from review.recording import record
 from tests.infra.recorded import changed
@@ -88,7 +88,7 @@ def test_what_the_rules_for_aws_accept_the_models_of_its_services_do(name: str) 
 @pytest.mark.parametrize(("file", "sections"), VARIANTS)
 def test_everything_that_is_called_after_the_stack_has_a_rule(file: str, sections: dict[str, Any]) -> None:
     """Finds a name that has no row in names.yaml, or that is longer than its row says."""
-    kind, name = stack_file_values(file)["cluster"]["kind"], f"trainyard-{file}"
+    kind, name = cluster_kind(stack_file_values(file)), f"trainyard-{file}"
     for item in record(file, changed(file, **sections)).resources:
         for key in ("name", "accountId", "nodeGroupName"):
             value = str(item.inputs.get(key) or "")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from infra.clouds import CLOUDS
+from infra.parse import cluster_kind
 from infra.stackfiles import ROOT, marks, stack_file_values
 from policy.cloud import LABELLED_BY
 from review.recording import Recorded, Recording, record
@@ -51,7 +52,7 @@ def stack(case: tuple[str, Recording]) -> Recording:
 
 @pytest.fixture
 def kind(name: str) -> str:
-    return stack_file_values(name)["cluster"]["kind"]
+    return cluster_kind(stack_file_values(name))
 
 
 @pytest.fixture
