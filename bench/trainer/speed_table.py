@@ -81,8 +81,9 @@ def _accelerators(figures: dict[str, Any], command: str, machines: list[str]) ->
         page.table((*columns, "MFU", "GB", "wait, ms", "first step, s"), rows),
     ]
     for machine in machines:
-        found.append(f"{_device(machine) or 'This processor'}, {machine.partition(';')[0]}:")
-        found.append([f"- {line}" for line in goals(figures, machine)])
+        if lines := goals(figures, machine):  # none for a day on which only peers were measured
+            found.append(f"{_device(machine) or 'This processor'}, {machine.partition(';')[0]}:")
+            found.append([f"- {line}" for line in lines])
     return found
 
 
