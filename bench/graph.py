@@ -28,9 +28,7 @@ class Minutes:
 
 
 #: By resource type, with their sources.
-TIMES = {
-    type_: Minutes(*row) for table in tables("minutes.yaml", Path(__file__).parent) for type_, row in table.items()
-}
+TIMES = {type_: Minutes(*row) for type_, row in tables("minutes.yaml", Path(__file__).parent).items()}
 #: Everything else: mostly Kubernetes objects, which the API server writes at once.
 QUICK = Minutes(0.02, 0.02, "")
 #: The dataset Job waits for tokenisation, whose time depends on the data and not on the program.

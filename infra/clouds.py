@@ -149,10 +149,11 @@ CLOUDS = {
 }
 
 
-def tables(name: str, *beside: Path) -> list[dict[str, Any]]:
-    """The data files of this name: those in `beside`, and of the clouds that have one."""
+def tables(name: str, *beside: Path) -> dict[str, Any]:
+    """The rows of all data files of this name: those in `beside`, and of the clouds that have one."""
     folders = (*beside, *(cloud.folder for cloud in CLOUDS.values() if cloud.folder))
-    return [load(folder / name) for folder in folders if (folder / name).exists()]
+    files = (folder / name for folder in folders)
+    return {key: row for file in files if file.exists() for key, row in load(file).items()}
 
 
 def cloud_of(config: StackConfig) -> Cloud:

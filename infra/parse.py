@@ -34,7 +34,7 @@ from trainer.config.schema import checked, with_deepspeed_file
 from trainer.config.values import encrypted
 
 #: Path -> error text for a value of the wrong form ("": for names).
-FORMS = {path: text for table in tables("keys.yaml", Path(__file__).parent) for path, text in table.items()}
+FORMS = tables("keys.yaml", Path(__file__).parent)
 
 
 def parse(values: Mapping[str, Any], stack: str) -> StackConfig:

@@ -30,7 +30,7 @@ ACCOUNT = "123456789012"
 @cache
 def table() -> dict[str, dict[str, Any]]:
     """Type or function -> what a cloud adds or answers."""
-    return {key: entry for each in tables("computed.yaml") for key, entry in each.items()}
+    return tables("computed.yaml")
 
 
 def answer(token: str, given: Inputs, where: str) -> dict[str, Any] | None:
