@@ -12,16 +12,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
 #: Packages of the lock that serve torch's build for CUDA alone.
 CUDA = re.compile(r"(torch|triton|nvidia-[\w-]+|cuda-[\w-]+)==")
-#: Libraries of NVIDIA's that run without a device: CUDA's runtime, which says that there is none, and the profiler's.
-KEPT = ("libcudart.so*", "libcupti.so*", "libcudnn.so*", "libcufile.so*")
+#: Those that this build calls without a device: CUDA's runtime, which says that there is none, the profiler's library,
+#: and that for files.
+CALLED = re.compile(r"(torch|nvidia-(cuda-runtime|cuda-cupti|cufile))==")
 #: Parts of torch that are loaded with a device, or compile torch itself.
 UNUSED = ("lib/libtorch_cuda_linalg.so", "bin/protoc*")
+#: NVIDIA's other libraries, without which torch's are not loaded. libcuda is the driver's.
+DEVICE = re.compile(r"lib(cu(?!da\.)|nccl|nv)")
+#: What makes a library in the place of one of NVIDIA's.
+TOOLS = ("g++", "nm", "objcopy", "readelf")
 #: Trains one step in bf16, compiled where there is a compiler.
 CHECK = """
 import shutil, torch
@@ -42,17 +48,18 @@ print(f"torch {torch.__version__} trains on this processor")
 def main(build: str, python: str) -> None:
     if build not in ("cpu", "cuda"):
         sys.exit(f"TORCH: '{build}' is no build of torch; allowed: cpu, cuda")
-    lock = FOLDER / "trainer.txt"
-    if build == "cpu" and install_cpu_build(python):
-        with tempfile.NamedTemporaryFile("w", suffix=".txt") as rest:
-            rest.write("".join(each for each in requirements(lock.read_text()) if not CUDA.match(each)))
-            rest.flush()
-            # The lock is complete; resolving again would ask for a hash of the torch that is there.
-            install(python, "--no-deps", "--require-hashes", "--requirement", rest.name)
+    lock = list(requirements((FOLDER / "trainer.txt").read_text()))
+    if build == "cuda":
+        install_locked(python, lock)
+    elif install_cpu_build(python):
+        install_locked(python, [each for each in lock if not CUDA.match(each)])
+    elif missing := [tool for tool in TOOLS if not shutil.which(tool)]:
+        print(f"no {', '.join(missing)} here: CUDA's libraries stay")
+        install_locked(python, [each for each in lock if not each.startswith("triton==")])
     else:
-        install(python, "--require-hashes", "--requirement", str(lock))
-        if build == "cpu":
-            prune(python)
+        # 0.9 GB to download instead of 3.2.
+        install_locked(python, [each for each in lock if not CUDA.match(each) or CALLED.match(each)])
+        shrink(python)
     if build == "cpu":
         check(python)
 
@@ -61,6 +68,15 @@ def install(python: str, *arguments: str) -> None:
     # Hard links from the cache avoid a second copy of the files.
     command = ["uv", "pip", "install", "--python", python, "--link-mode", "hardlink", *arguments]
     subprocess.run(command, check=True)
+
+
+def install_locked(python: str, lines: list[str]) -> None:
+    """Install these requirements of the lock, with their hashes."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("".join(lines))
+        file.flush()
+        # The lock is complete; resolving again would ask for what was left out.
+        install(python, "--no-deps", "--require-hashes", "--requirement", file.name)
 
 
 def install_cpu_build(python: str) -> bool:
@@ -87,53 +103,66 @@ def requirements(lock: str) -> Iterator[str]:
     return (each[0] for each in re.finditer(r"^[^\s#].*\n(?:[ \t].*\n?)*", lock, re.MULTILINE))
 
 
-def prune(python: str) -> None:
-    """Remove what a processor never loads of torch's build for CUDA: 4 of its 5 GB."""
+def shrink(python: str) -> None:
+    """Make torch's build for CUDA load without NVIDIA's libraries, and remove its code for devices."""
     purelib = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    site = Path(subprocess.run([python, "-c", purelib], check=True, capture_output=True, text=True).stdout.strip())
-    subprocess.run(["uv", "pip", "uninstall", "--quiet", "--python", python, "triton"], check=True)
-    torch, nvidia = site / "torch", site / "nvidia"
+    torch = Path(output(python, "-c", purelib).strip(), "torch")
     for each in (path for pattern in UNUSED for path in torch.glob(pattern)):
         each.unlink()
-    if not (shutil.which("readelf") and shutil.which("g++")):
-        print("no compiler here: CUDA's libraries stay")
-        return
-    needed = {name for each in torch.glob("lib/*.so") for name in linked(each)}
-    for file in [path for path in nvidia.rglob("*") if path.is_file()]:
-        if any(file.match(pattern) for pattern in KEPT):
-            continue
-        if file.name in needed:
-            replace(file)
-        else:
-            file.unlink()
-    for each in torch.glob("lib/*.so"):
+    libraries = sorted(torch.glob("lib/*.so"))
+    others = [*torch.glob("lib/*.so.*"), *torch.parent.glob("nvidia/**/*.so*")]
+    for name, symbols in absent(libraries, others).items():
+        stand_in(torch / "lib" / name, symbols)
+    for each in libraries:
         # Debuggers' symbols, and the code for devices.
         subprocess.run(["objcopy", "--strip-all", "--remove-section=.nv_fatbin", each], check=True)
 
 
-def linked(library: Path) -> list[str]:
-    """Names of the libraries without which the dynamic linker does not load this one."""
-    told = subprocess.run(["readelf", "--dynamic", library], check=True, capture_output=True, text=True).stdout
-    return re.findall(r"\(NEEDED\)\s+Shared library: \[(.+)\]", told)
+def absent(libraries: list[Path], others: list[Path]) -> dict[str, dict[str, set[str]]]:
+    """NVIDIA's libraries with which `libraries` are linked and that are not there -> version -> symbols they need."""
+    there = {each.name for each in others}
+    defined = {name for each in (*libraries, *others) for _, name, _ in symbols_of(each, "--defined-only")}
+    found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for library in libraries:
+        needed = re.findall(r"\(NEEDED\)\s+Shared library: \[(.+)\]", output("readelf", "--dynamic", library))
+        linked = {name for name in needed if DEVICE.match(name)} - there
+        owner, file = dict[str, str](), ""
+        for kind, name in re.findall(r"(File|Name): (\S+)", output("readelf", "--version-info", library)):
+            if kind == "File":
+                file = name
+            else:
+                owner[name] = file
+        # A symbol without a version may be of any library without versions.
+        plain = linked - set(owner.values())
+        for kind, name, version in symbols_of(library, "--undefined-only"):
+            owners = {owner.get(version, "")} & linked if version else plain
+            for each in owners if kind == "U" and (version or name not in defined) else ():
+                found[each][version].add(name)
+    return found
 
 
-def replace(library: Path) -> None:
-    """Put a library with the same symbols in its place, of which every function ends the process."""
-    command = ["nm", "--dynamic", "--defined-only", "--with-symbol-versions", library]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    symbols = re.findall(r"^\S+ [BDTVWu] ([^@\s]+)(?:@@?(\S+))?$", told, re.MULTILINE)
-    source = "".join(f".globl {name}\n.type {name}, @function\n{name}:\n" for name, _ in symbols) + "ud2\n.zero 64\n"
-    versions = {version: [name for name, of in symbols if of == version] for version in {of for _, of in symbols if of}}
-    script = "".join(f"{version} {{ global: {'; '.join(names)}; }};\n" for version, names in versions.items())
+def symbols_of(library: Path, which: str) -> list[tuple[str, str, str]]:
+    """Kind, name and version, or "", of symbols for the dynamic linker."""
+    told = output("nm", "--dynamic", which, "--with-symbol-versions", library)
+    return re.findall(r"^(?:\S+)? +([A-Za-z]) ([^@\s]+)(?:@@?(\S+))?$", told, re.MULTILINE)
+
+
+def stand_in(library: Path, symbols: dict[str, set[str]]) -> None:
+    """Make a library with these symbols by version, of which every function ends the process."""
+    names = [name for each in symbols.values() for name in sorted(each)]
+    source = "".join(f".globl {name}\n.type {name}, @function\n{name}:\n" for name in names) + "ud2\n"
+    script = "".join(f"{version} {{ global: {'; '.join(each)}; }};\n" for version, each in symbols.items() if version)
     with tempfile.TemporaryDirectory() as folder:
-        (assembly, map_file, made) = (Path(folder, name) for name in ("stub.s", "stub.map", "stub.so"))
+        assembly, versions = Path(folder, "made.s"), Path(folder, "made.map")
         assembly.write_text(source)
-        map_file.write_text(script)
-        options = [f"-Wl,--version-script={map_file}"] if script else []
-        command = ["g++", "-shared", "-nostdlib", f"-Wl,-soname={library.name}", *options, assembly, "-o", made]
+        versions.write_text(script)
+        options = [f"-Wl,--version-script={versions}"] if script else []
+        command = ["g++", "-shared", "-nostdlib", f"-Wl,-soname={library.name}", *options, assembly, "-o", library]
         subprocess.run(command, check=True)
-        library.unlink()
-        shutil.move(made, library)
+
+
+def output(*command: str | Path) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import ctypes
 import hashlib
 import importlib.util
 import re
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -31,9 +31,12 @@ from infra.stackfiles import ROOT
 
 VERSION = "2.15.0"
 LOCKED = {"torch": VERSION, "triton": "3.9.0", "nvidia-cublas": "13.4.1", "cuda-toolkit": "13.2.2", "tqdm": "4.70.1"}
-#: A device's library: one function that torch's library names, with a version, and 100 kB that only a device runs.
+LOCKED |= {"nvidia-cuda-runtime": "13.2.86"}
+#: A device's library: one function that torch's library names, and 100 kB that only a device runs; and the runtime's.
 DEVICE = """char kernels[100000] = {1}; extern "C" int multiply(int a) { return a + kernels[a]; }"""
-HOST = """extern "C" int multiply(int); extern "C" int answer() { return 42; } int (*used)(int) = multiply;"""
+RUNTIME = """extern "C" int devices() { return 42; }"""
+HOST = """extern "C" int multiply(int), devices(); int (*used)(int) = multiply;
+extern "C" int answer() { return devices(); } extern "C" int product() { return used(1); }"""
 
 
 def wheel(folder: Path, name: str, version: str, files: dict[str, bytes] | None = None) -> str:
@@ -191,7 +194,7 @@ def test_without_that_index_the_locks_torch_is_made_smaller(
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{closed.getsockname()[1]}")
         install.main("cpu", python)
-    assert installed(python) == {name: version for name, version in LOCKED.items() if name != "triton"}
+    assert set(installed(python)) == {"torch", "nvidia-cuda-runtime", "tqdm"}
     assert "torch's index for processors does not give this version" in capfd.readouterr().out
 
 
@@ -229,6 +232,17 @@ def test_a_build_that_does_not_train_is_no_image(
         install.main("cpu", python)
 
 
+def test_without_a_compiler_cudas_libraries_stay(
+    install: ModuleType, index: type[Index], python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    shutil.rmtree(tmp_path / "cpu")
+    (tmp_path / "cpu").mkdir()
+    monkeypatch.setattr(install, "TOOLS", ("g++-of-another-machine", "sh"))
+    install.main("cpu", python)
+    assert installed(python) == {name: version for name, version in LOCKED.items() if name != "triton"}
+    assert "no g++-of-another-machine here: CUDA's libraries stay" in capfd.readouterr().out
+
+
 def test_another_build_is_refused_by_its_name(install: ModuleType) -> None:
     with pytest.raises(SystemExit, match="TORCH: 'rocm' is no build of torch; allowed: cpu, cuda"):
         install.main("rocm", "python")
@@ -241,27 +255,34 @@ def test_the_build_for_processors_is_of_the_locks_version() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a compiler")
-def test_a_library_of_the_device_keeps_its_symbols_and_loses_its_code(
-    install: ModuleType, index: type[Index], python: str, tmp_path: Path
+@pytest.mark.parametrize("versioned", [True, False])
+def test_torchs_library_loads_without_the_devices(
+    install: ModuleType, index: type[Index], python: str, tmp_path: Path, versioned: bool
 ) -> None:
-    """torch's library still loads: the dynamic linker finds each name and version that it asks for."""
+    """The dynamic linker finds each name and version that torch's library asks of one of NVIDIA's."""
     site = next((tmp_path / "venv").glob("lib/*/site-packages"))
-    library, other, kept = (
-        site / f"nvidia/cu13/lib/{name}" for name in ("libblas.so.1", "libfft.so.1", "libcudart.so")
-    )
-    library.parent.mkdir(parents=True)
     (site / "torch/lib").mkdir(parents=True)
+    (site / "nvidia/cu13/lib").mkdir(parents=True)
     (tmp_path / "map").write_text("BLAS_1 { global: multiply; local: *; };\n")
-    build(DEVICE, library, f"-Wl,-soname={library.name}", f"-Wl,--version-script={tmp_path}/map")
-    host = build(HOST, site / "torch/lib/libtorch_cuda.so", library, "-Wl,-rpath,$ORIGIN/../../nvidia/cu13/lib")
-    shutil.copy(library, other)
-    shutil.copy(library, kept)
-    before = library.stat().st_size
-    install.prune(python)
-    assert library.stat().st_size < before - 80_000
-    assert not other.exists()
-    assert kept.stat().st_size == before
-    assert ctypes.CDLL(str(host)).answer() == 42
+    named = [f"-Wl,--version-script={tmp_path}/map"] if versioned else []
+    device = build(DEVICE, tmp_path / "libcublas.so.1", "-Wl,-soname=libcublas.so.1", *named)
+    runtime = build(RUNTIME, site / "nvidia/cu13/lib/libcudart.so.1", "-Wl,-soname=libcudart.so.1")
+    paths = "-Wl,-rpath,$ORIGIN/../../nvidia/cu13/lib:$ORIGIN"
+    host = build(HOST, site / "torch/lib/libtorch_cuda.so", device, runtime, paths)
+    before = runtime.read_bytes()
+    assert b"libcublas.so.1: cannot open" in call(host, "answer").stderr
+    install.shrink(python)
+    assert call(host, "answer").stdout == b"42\n"
+    assert call(host, "product").returncode == -signal.SIGILL, "a function of the device ends the process"
+    assert runtime.read_bytes() == before
+    assert sorted(file.name for file in host.parent.iterdir()) == ["libcublas.so.1", "libtorch_cuda.so"]
+    assert (host.parent / "libcublas.so.1").stat().st_size < device.stat().st_size - 80_000
+
+
+def call(library: Path, function: str) -> subprocess.CompletedProcess[bytes]:
+    """Call a function in a process of its own: a second library of a name is that of the first."""
+    program = f"import ctypes; print(ctypes.CDLL({str(library)!r}).{function}())"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True)
 
 
 def build(source: str, target: Path, *options: str | Path) -> Path:
