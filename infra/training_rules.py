@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from operator import attrgetter
 
 from pydantic.alias_generators import to_camel
 
@@ -13,6 +14,9 @@ from trainer.config import memory
 from trainer.config.addresses import on_volume
 from trainer.config.schema import Config
 from trainer.plain import counted
+
+#: Settings of the trainer that a stack refuses -> the key from which it derives them.
+DERIVED = {"training.run.directory": "job.name", "training.data.directory": "dataset.name"}
 
 
 def _training(config: StackConfig) -> Iterator[str]:
@@ -34,12 +38,9 @@ def _unused(config: StackConfig) -> Iterator[str]:
     training = config.training
     if training.engine.zero_stage != 1 and training.engine.name != "deepspeed":
         yield "training.engine.zeroStage: only used with engine.name deepspeed; set engine.name, or remove zeroStage"
-    for key, value, source in (
-        ("run.directory", training.run.directory, "job.name"),
-        ("data.directory", training.data.directory, "dataset.name"),
-    ):
-        if value:
-            yield f"training.{key}: {value} would not be used; the folder follows from {source}; remove it"
+    for key, source in DERIVED.items():
+        if value := attrgetter(key)(config):
+            yield f"{key}: {value} would not be used; the folder follows from {source}; remove it"
 
 
 #: NAME or OWNER/NAME, with an optional revision: a branch, a tag or a commit.

@@ -1,6 +1,6 @@
 """Removes this checkout's unused trainer images, and tells how much of the next one is already on disk.
 
-Each image is stored three times: by the builder, in the registry and unpacked (7 GB for the trainer's). The kubelet
+Each image is stored three times: by the builder, in the registry and unpacked (6 GB for the trainer's). The kubelet
 removes an unpacked image that no pod has used for an hour. This module removes the other two copies. It keeps the
 newest image of each name, whose layers the next build reuses, and those that a stack of this checkout refers to.
 """

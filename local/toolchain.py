@@ -166,7 +166,7 @@ def lock(name: str, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
 
 
 def go_caches() -> Path:
-    """Return the folder of Go's caches of our builds (7 GB), apart from the user's own, so that we can delete it."""
+    """Return the folder of Go's caches of our builds (6 GB), apart from the user's own, so that we can delete it."""
     return paths.cache() / "go"
 
 

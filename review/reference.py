@@ -15,6 +15,7 @@ from cli.__main__ import COMMANDS, GROUPS, load
 from infra import living
 from infra.clouds import CLOUDS, keys
 from infra.stackfiles import ROOT
+from infra.training_rules import DERIVED
 
 HEAD = "| key under `trainyard:` | default | meaning | changed on a living stack |\n|---|---|---|---|"
 
@@ -22,7 +23,7 @@ HEAD = "| key under `trainyard:` | default | meaning | changed on a living stack
 def table() -> str:
     """Markdown: key, default, meaning, effect of a change. The keys that each kind of cluster has, then those that one
     kind has alone, by kind."""
-    by_kind = {kind: keys(kind) for kind in CLOUDS}
+    by_kind = {kind: {key: field for key, field in keys(kind).items() if key not in DERIVED} for kind in CLOUDS}
     everywhere = {key for key in keys() if all(key in each or key.startswith("nodes.") for each in by_kind.values())}
     told = {kind: {key: _row(key, field) for key, field in each.items()} for kind, each in by_kind.items()}
     alike = {key for key in everywhere if len({rows[key] for rows in told.values() if key in rows}) == 1}

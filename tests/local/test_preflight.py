@@ -82,12 +82,12 @@ def test_a_first_run_says_what_it_takes_and_a_later_one_nothing() -> None:
     everything = ("etcd", "kubernetes", "coredns", "pulumi", "pulumi-language-python", "pulumi-kubernetes")
     said = preflight.announcement(replace(GOOD, unbuilt=everything))
     assert said is not None
-    assert "about 12 minutes on 2 cores, and 17 GB of disk" in said
+    assert "about 10 minutes on 2 cores, and 15 GB of disk" in said
     assert "(80 are free)" in said
     assert "make clean" in said
     image_alone = preflight.announcement(replace(GOOD, unbuilt=()))
     assert image_alone is not None
-    assert "about 7 minutes on 2 cores, and 8 GB" in image_alone
+    assert "about 4 minutes on 2 cores, and 8 GB" in image_alone
     assert preflight.announcement(replace(GOOD, unbuilt=(), new_image=False)) is None
 
 
