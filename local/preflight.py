@@ -37,8 +37,8 @@ PACKAGES = {
 # Disk in GB, measured in the first `make up` of a fresh clone, 2026-11-27: Go's caches 6.1, programs 0.6.
 TOOL_DISK = {"kubernetes": 3.5}
 OTHER_TOOL_DISK = 0.7
-# The trainer's image for processors, in the same run: builder 2.8, unpacked 2.8, registry 0.6; base, logs and the demo's
-# run 0.4. While its packages' layer is written, it is there three times.
+# The trainer's image for processors, in the same run: builder 2.8, unpacked 2.8, registry 0.6; base, logs and run 0.4.
+# While the layer of its packages is written, it is there three times.
 IMAGE_DISK = 8.0
 # One more image with the same packages, and checkpoints.
 LATER_DISK = 5.0
