@@ -15,16 +15,17 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 #: Files that continue from an earlier file's result, or must be alone on the node, in the order in which the groups
-#: start: first those that have the node alone, beside groups that need no node, then the longest. All others follow.
+#: start: first those that have the node alone, beside groups that need no node; then the one that waits more than it
+#: computes, beside the longest. All others follow.
 GROUPS = (
     ("test_node_healing", "test_trainings"),
     ("test_gcp_engine", "test_replaced_objects", "test_stack", "test_killed_pulumi"),
     ("test_aws_engine", "test_second_preview", "test_living_stack", "test_typed_values", "test_engine"),
+    ("test_lost_node",),
     ("test_data_in_model_out", "test_evaluate", "test_run_commands", "test_finetune"),
     ("test_elastic_pods", "test_network_policies"),
     ("test_lifecycle",),
     ("test_local_stack",),
-    ("test_lost_node",),
     ("test_prove",),
 )
 PLACES = {file: place for place, group in enumerate(GROUPS) for file in group}

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 MARK = f"life-{uuid.uuid4().hex[:6]}"
 #: Of the training that ends. The others go on for as long as a test looks at them, whatever the machine's speed.
-STEPS = 400
+STEPS = 200
 ENDLESS = 100_000
 
 
@@ -41,8 +41,8 @@ def stack(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFac
             "steps": STEPS,
             "tokensPerStep": 1024,
             "optimizer": {"warmupSteps": 1, "schedule": "constant"},
-            "evaluation": {"every": 200, "batches": 2},
-            "checkpoint": {"everySteps": 100},
+            "evaluation": {"every": 100, "batches": 2},
+            "checkpoint": {"everySteps": 50},
         },
     )
     made.select()
