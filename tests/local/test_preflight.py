@@ -44,9 +44,9 @@ def test_a_good_machine_has_no_problem() -> None:
         ({"cgroups_missing": ("cpuset", "memory")}, "lacks the controllers cpuset, memory"),
         ({"overlay": False}, "no overlay file system"),
         ({"disk_free": 11.0}, "11 GB of disk are free"),
-        ({"disk_free": 11.0}, "12 GB are needed (4 to build the toolchain, 8 for the trainer's image); free some"),
-        ({"disk_free": 7.0, "unbuilt": ()}, "8 GB are needed (8 for the trainer's image)"),
-        ({"disk_free": 5.0, "unbuilt": (), "begun": 2.0}, "6 GB are needed (6 for the trainer's image)"),
+        ({"disk_free": 11.0}, "13 GB are needed (4 to build the toolchain, 9 for the trainer's image); free some"),
+        ({"disk_free": 7.0, "unbuilt": ()}, "9 GB are needed (9 for the trainer's image)"),
+        ({"disk_free": 5.0, "unbuilt": (), "begun": 2.0}, "7 GB are needed (7 for the trainer's image)"),
         ({"disk_free": 4.0, "unbuilt": (), "begun": 7.0}, "5 GB are needed (5 for the trainer's image)"),
         ({"disk_free": 4.0, "unbuilt": (), "new_image": False}, "5 GB are needed (5 for new layers and runs)"),
         ({"disk_free": 20.0, "cache_free": 3.0}, "3 GB of disk are free at"),
@@ -82,12 +82,12 @@ def test_a_first_run_says_what_it_takes_and_a_later_one_nothing() -> None:
     everything = ("etcd", "kubernetes", "coredns", "pulumi", "pulumi-language-python", "pulumi-kubernetes")
     said = preflight.announcement(replace(GOOD, unbuilt=everything))
     assert said is not None
-    assert "about 10 minutes on 2 cores, and 15 GB of disk" in said
+    assert "about 10 minutes on 2 cores, and 16 GB of disk" in said
     assert "(80 are free)" in said
     assert "make clean" in said
     image_alone = preflight.announcement(replace(GOOD, unbuilt=()))
     assert image_alone is not None
-    assert "about 4 minutes on 2 cores, and 8 GB" in image_alone
+    assert "about 4 minutes on 2 cores, and 9 GB" in image_alone
     assert preflight.announcement(replace(GOOD, unbuilt=(), new_image=False)) is None
 
 
