@@ -150,15 +150,14 @@ def symbols_of(library: Path, which: str) -> list[tuple[str, str, str]]:
 def stand_in(library: Path, symbols: dict[str, set[str]]) -> None:
     """Make a library with these symbols by version, of which every function ends the process."""
     names = [name for each in symbols.values() for name in sorted(each)]
-    source = "".join(f".globl {name}\n.type {name}, @function\n{name}:\n" for name in names) + "ud2\n"
-    script = "".join(f"{version} {{ global: {'; '.join(each)}; }};\n" for version, each in symbols.items() if version)
-    with tempfile.TemporaryDirectory() as folder:
-        assembly, versions = Path(folder, "made.s"), Path(folder, "made.map")
-        assembly.write_text(source)
-        versions.write_text(script)
-        options = [f"-Wl,--version-script={versions}"] if script else []
-        command = ["g++", "-shared", "-nostdlib", f"-Wl,-soname={library.name}", *options, assembly, "-o", library]
-        subprocess.run(command, check=True)
+    source = "static void trap(void) { __builtin_trap(); }\n"
+    source += "".join(f'void {name}(void) __attribute__((alias("trap")));\n' for name in names)
+    with tempfile.NamedTemporaryFile("w", suffix=".map") as versions:
+        versions.writelines(f"{version} {{ {'; '.join(each)}; }};\n" for version, each in symbols.items() if version)
+        versions.flush()
+        options = ["-shared", "-fPIC", "-nostdlib", f"-Wl,-soname={library.name}"]
+        options += [f"-Wl,--version-script={versions.name}"] if any(symbols) else []
+        subprocess.run(["g++", "-x", "c", "-", *options, "-o", library], check=True, text=True, input=source)
 
 
 def output(*command: str | Path) -> str:
