@@ -126,6 +126,7 @@ def absent(libraries: list[Path], others: list[Path]) -> dict[str, dict[str, set
     for library in libraries:
         needed = re.findall(r"\(NEEDED\)\s+Shared library: \[(.+)\]", output("readelf", "--dynamic", library))
         linked = {name for name in needed if DEVICE.match(name)} - there
+        found |= {name: found[name] for name in linked}  # also one of which no symbol is asked
         owner, file = dict[str, str](), ""
         for kind, name in re.findall(r"(File|Name): (\S+)", output("readelf", "--version-info", library)):
             if kind == "File":

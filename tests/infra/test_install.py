@@ -267,14 +267,16 @@ def test_torchs_library_loads_without_the_devices(
     device = build(DEVICE, tmp_path / "libcublas.so.1", "-Wl,-soname=libcublas.so.1", *named)
     runtime = build(RUNTIME, site / "nvidia/cu13/lib/libcudart.so.1", "-Wl,-soname=libcudart.so.1")
     paths = "-Wl,-rpath,$ORIGIN/../../nvidia/cu13/lib:$ORIGIN"
-    host = build(HOST, site / "torch/lib/libtorch_cuda.so", device, runtime, paths)
+    unused = build(RUNTIME, tmp_path / "libcufft.so.1", "-Wl,-soname=libcufft.so.1")
+    host = build(HOST, site / "torch/lib/libtorch_cuda.so", "-Wl,--no-as-needed", device, runtime, unused, paths)
     before = runtime.read_bytes()
     assert b"libcublas.so.1: cannot open" in call(host, "answer").stderr
     install.shrink(python)
     assert call(host, "answer").stdout == b"42\n"
     assert call(host, "product").returncode < 0, "a function of the device ends the process"
     assert runtime.read_bytes() == before
-    assert sorted(file.name for file in host.parent.iterdir()) == ["libcublas.so.1", "libtorch_cuda.so"]
+    files = {file.name for file in host.parent.iterdir()}
+    assert files == {"libcublas.so.1", "libcufft.so.1", "libtorch_cuda.so"}
     assert (host.parent / "libcublas.so.1").stat().st_size < device.stat().st_size - 80_000
 
 
