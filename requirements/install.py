@@ -126,19 +126,16 @@ def absent(libraries: list[Path], others: list[Path]) -> dict[str, dict[str, set
     for library in libraries:
         needed = re.findall(r"\(NEEDED\)\s+Shared library: \[(.+)\]", output("readelf", "--dynamic", library))
         linked = {name for name in needed if DEVICE.match(name)} - there
-        found |= {name: found[name] for name in linked}  # also one of which no symbol is asked
-        owner, file = dict[str, str](), ""
-        for kind, name in re.findall(r"(File|Name): (\S+)", output("readelf", "--version-info", library)):
-            if kind == "File":
-                file = name
-            else:
-                owner[name] = file
-        # A symbol without a version may be of any library without versions.
-        plain = linked - set(owner.values())
-        for kind, name, version in symbols_of(library, "--undefined-only"):
-            owners = {owner.get(version, "")} & linked if version else plain
-            for each in owners if kind == "U" and (version or name not in defined) else ():
-                found[each][version].add(name)
+        files = output("readelf", "--version-info", library).split("File: ")[1:]
+        versions = {each.split()[0]: re.findall(r"Name: (\S+)", each) for each in files}
+        undefined = symbols_of(library, "--undefined-only")
+        for each in linked:
+            symbols = found[each]  # made also where no symbol is asked
+            # A symbol without a version may be of any library without versions.
+            asked = versions.get(each, [""])
+            for kind, name, version in undefined:
+                if kind == "U" and version in asked and (version or name not in defined):
+                    symbols[version].add(name)
     return found
 
 

@@ -29,8 +29,8 @@ from cryptography.x509.oid import NameOID
 from infra.stackfiles import ROOT
 
 VERSION = "2.15.0"
-LOCKED = {"torch": VERSION, "triton": "3.9.0", "nvidia-cublas": "13.4.1", "cuda-toolkit": "13.2.2", "tqdm": "4.70.1"}
-LOCKED |= {"nvidia-cuda-runtime": "13.2.86"}
+NVIDIA = {"nvidia-cublas": "13.4.1", "nvidia-cuda-runtime": "13.2.86", "cuda-toolkit": "13.2.2"}
+LOCKED = {"torch": VERSION, "triton": "3.9.0", **NVIDIA, "tqdm": "4.70.1"}
 #: A device's library: one function that torch's library names, and 100 kB that only a device runs; and the runtime's.
 DEVICE = """char kernels[100000] = {1}; extern "C" int multiply(int a) { return a + kernels[a]; }"""
 RUNTIME = """extern "C" int devices() { return 42; }"""
@@ -193,7 +193,7 @@ def test_without_that_index_the_locks_torch_is_made_smaller(
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{closed.getsockname()[1]}")
         install.main("cpu", python)
-    assert set(installed(python)) == {"torch", "nvidia-cuda-runtime", "tqdm"}
+    assert installed(python) == {name: LOCKED[name] for name in ("torch", "nvidia-cuda-runtime", "tqdm")}
     assert "torch's index for processors does not give this version" in capfd.readouterr().out
 
 
@@ -235,7 +235,6 @@ def test_without_a_compiler_cudas_libraries_stay(
     install: ModuleType, index: type[Index], python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     shutil.rmtree(tmp_path / "cpu")
-    (tmp_path / "cpu").mkdir()
     monkeypatch.setattr(install, "TOOLS", ("g++-of-another-machine", "sh"))
     install.main("cpu", python)
     assert installed(python) == {name: version for name, version in LOCKED.items() if name != "triton"}
