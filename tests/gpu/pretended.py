@@ -7,7 +7,6 @@ including the trainer's custom autograd functions.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,8 +14,6 @@ from typing import Any
 import pytest
 import torch
 import torch._subclasses.fake_tensor as fake_tensor
-
-from trainer.models import gpt2
 
 MEMORY = 141 * 10**9
 """Bytes of an H200."""
@@ -71,8 +68,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     monkeypatch.setattr(fake_tensor, "init_gpu_context", lambda device: None)
     monkeypatch.setattr(torch.Tensor, "backward", backward)
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
-    # cuDNN's attention would ask the driver whether a shape fits: keep torch's own order of kernels.
-    monkeypatch.setattr(gpt2, "preferred_attention", lambda device: contextlib.nullcontext())
     with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
         yield torch.device("cuda", 0)
 

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.gpu import small
 from tests.trainer import toy
-from trainer.models import causal, networks
+from trainer.models import attention, causal, networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.models.head import Kernels, token_loss
 
@@ -153,7 +153,7 @@ def test_attention_takes_a_fused_kernel_and_cudnns_on_hopper(on_cuda: torch.devi
     inputs, targets = small.batch(on_cuda, 0, 0)
 
     def step() -> None:
-        with torch.autocast("cuda", torch.bfloat16):
+        with attention.preferred(on_cuda), torch.autocast("cuda", torch.bfloat16):
             ours(inputs, targets).backward()
 
     step()

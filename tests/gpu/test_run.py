@@ -100,13 +100,14 @@ LLAMA = {"model.preset": "", "model.name": "llama"}
 @pytest.mark.parametrize(
     ("changes", "compiled"),
     [
-        pytest.param({"engine.name": "fsdp"}, False, marks=small.FSDP),
+        pytest.param({"engine.name": "fsdp"}, True, marks=small.FSDP),
         pytest.param(LLAMA | {"engine.name": "fsdp", "model.checkpointing": "true"}, False, marks=small.FSDP),
+        (LLAMA | {"model.checkpointing": "true"}, False),
         # torch 2.11 compiles an adapter without its gradient, which ends the training (compiled.passes).
         pytest.param(LLAMA | {"adapter.kind": "lora"}, small.NEW, marks=PEFT),
         ({"task": "distillation", "distillation.teacher": "gpt2"}, True),
     ],
-    ids=["fsdp", "fsdp of a Llama", "LoRA of a Llama", "distillation"],
+    ids=["fsdp", "fsdp of a Llama", "a Llama computed twice", "LoRA of a Llama", "distillation"],
 )
 def test_other_trainings_learn_and_go_on(
     device: torch.device, dataset: str, models: Path, tmp_path: Path, changes: dict[str, Any], compiled: bool

@@ -63,8 +63,6 @@ def _engine(config: Config) -> Iterator[tuple[str, str]]:
     if config.engine.name == "fsdp":
         if config.task in ("distillation", "question_answering"):
             yield "engine.name", f"fsdp is not for task {config.task}; use ddp or deepspeed"
-        if config.compile == "true":  # fsdp gathers each layer's weights between the layers, which no graph may span
-            yield "compile", "true is not possible with engine.name=fsdp; use auto or false"
         if config.adapter.kind != "none":
             yield "engine.name", "fsdp trains whole models, not adapters; use ddp or deepspeed"
     if config.engine.deepspeed_config and config.engine.name != "deepspeed":

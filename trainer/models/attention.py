@@ -6,10 +6,12 @@ it does not need. The probabilities are kept for the backward pass, which costs 
 each pair of positions, head and layer) and saves a third of the work.
 """
 
+import contextlib
 import math
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 ROWS = 256
 """Rows of scores in a block: small enough to skip 3/8 of the square at length 1024, large enough for fast products."""
@@ -18,6 +20,27 @@ GROUPED_ROWS = 128
 TILES = bool(torch.cpu.get_capabilities().get("amx_bf16"))
 """Whether the CPU has AMX, for which torch's own attention is written. Read once: a query inside a compiled layer would
 break its graph."""
+
+
+def preferred(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """A context in which torch tries its attention kernels in the best order for the device.
+
+    cuDNN's is the fastest on Hopper (compute capability 9.0). torch 2.15 tries it first there by itself, torch 2.11
+    last (sdp_utils.cpp). The others follow for shapes and types that it does not support. Code compiled in the context
+    keeps the kernel chosen then. It must hold for forward and backward passes alike: a layer that is computed again
+    there by another kernel does not match what was saved.
+    """
+    if device.type != "cuda" or not torch.cuda.is_available() or torch.cuda.get_device_capability(device) != (9, 0):
+        return contextlib.nullcontext()
+    return sdpa_kernel(
+        [
+            SDPBackend.CUDNN_ATTENTION,
+            SDPBackend.FLASH_ATTENTION,
+            SDPBackend.EFFICIENT_ATTENTION,
+            SDPBackend.MATH,
+        ],
+        set_priority=True,
+    )
 
 
 def mask(length: int) -> torch.Tensor:

@@ -18,7 +18,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from trainer import log
 from trainer.models import attention
 from trainer.models.copies import Copies
-from trainer.models.gpt2 import CHUNK, preferred_attention
+from trainer.models.gpt2 import CHUNK
 from trainer.models.head import Kernels, token_loss
 
 IGNORED = -100
@@ -40,12 +40,13 @@ class CausalModel(nn.Module):
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile the layers one by one, in place; layers of one class share a graph. On an accelerator the loss, too.
 
-        Call it once the module is on its device.
+        Call it once the module is on its device, or before FSDP moves it there: that gathers a layer's weights in
+        hooks around `forward`, which no graph may hold. options: those of torch.compile, for the layers.
         """
         torch._dynamo.config.recompile_limit = 64  # it counts the shapes and modes of all models in the process
         layers = [part for part in self.net.modules() if isinstance(part, GradientCheckpointingLayer)]
         for layer in layers or [self.net.base_model]:
-            layer.compile(dynamic=False)
+            layer.forward = torch.compile(layer.forward, dynamic=False, **options)
         self._kernels = Kernels(compile=self.net.device.type == "cuda", dynamic=None)
 
     def forward(
@@ -56,8 +57,7 @@ class CausalModel(nn.Module):
         inputs, targets (IGNORED: no loss) and positions: int64 [batch, length]. Attention restarts where positions
         restart at 0, so texts that share a row do not see each other.
         """
-        with preferred_attention(inputs.device):
-            output = self.net.base_model(input_ids=inputs, position_ids=positions, use_cache=False)
+        output = self.net.base_model(input_ids=inputs, position_ids=positions, use_cache=False)
         hidden, targets = output.last_hidden_state.flatten(0, 1), targets.flatten()
         if positions is not None:
             kept = targets != IGNORED

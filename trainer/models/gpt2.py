@@ -7,14 +7,12 @@ compiled graph, which takes a twelfth of the time to compile and lets the exchan
 pass still runs.
 """
 
-import contextlib
 import math
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from trainer.models import attention
@@ -122,10 +120,9 @@ class LanguageModel(nn.Module):
         hidden = self._embedded(inputs, tied)
         mask = self._mask(hidden, dtype)
         again = self._checkpointing and torch.is_grad_enabled()
-        with preferred_attention(hidden.device):
-            for layer in self.net.transformer.h:
-                given = (hidden, *self._weights(layer, dtype), *self._shape(layer), mask)
-                hidden = checkpoint(self._block, *given, use_reentrant=False) if again else self._block(*given)
+        for layer in self.net.transformer.h:
+            given = (hidden, *self._weights(layer, dtype), *self._shape(layer), mask)
+            hidden = checkpoint(self._block, *given, use_reentrant=False) if again else self._block(*given)
         last = self.net.transformer.ln_f
         return F.layer_norm(hidden, hidden.shape[-1:], last.weight.float(), last.bias.float(), last.eps).to(dtype)
 
@@ -215,26 +212,6 @@ def gelu(values: torch.Tensor) -> torch.Tensor:
         return F.gelu(values, approximate="tanh")
     x = values.float()
     return (x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))).to(values.dtype)
-
-
-def preferred_attention(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """A context in which torch tries its attention kernels in the best order for the device.
-
-    cuDNN's is the fastest on Hopper (compute capability 9.0). torch 2.15 tries it first there by itself, torch 2.11
-    last (sdp_utils.cpp). The others follow for shapes and types that it does not support. Code compiled in the context
-    keeps the kernel chosen then.
-    """
-    if device.type != "cuda" or not torch.cuda.is_available() or torch.cuda.get_device_capability(device) != (9, 0):
-        return contextlib.nullcontext()
-    return sdpa_kernel(
-        [
-            SDPBackend.CUDNN_ATTENTION,
-            SDPBackend.FLASH_ATTENTION,
-            SDPBackend.EFFICIENT_ATTENTION,
-            SDPBackend.MATH,
-        ],
-        set_priority=True,
-    )
 
 
 class _Bias(torch.autograd.Function):

@@ -38,6 +38,7 @@ def train(config: Config, run: Path) -> None:
     """Train to config.steps or config.epochs. Raises BrokenNode, and what loop.train raises."""
     from trainer.checkpoint.format import list_checkpoints
     from trainer.elastic import processor
+    from trainer.models import attention
     from trainer.parallel.world import join, leave_group, require_device
     from trainer.train import loop
 
@@ -51,7 +52,8 @@ def train(config: Config, run: Path) -> None:
     known = with_steps(config, part := work.batches.epoch(1))
     if config.epochs and world.first:
         log.event("epochs", epochs=config.epochs, steps=known.steps, steps_per_epoch=round(1 / part, 1))
-    loop.train(work, known, run, world)
+    with attention.preferred(world.device):
+        loop.train(work, known, run, world)
     leave_group()
 
 

@@ -22,8 +22,10 @@ from trainer.contract import CACHE_KEY
 from trainer.errors import UserError
 from trainer.files import open_regular
 from trainer.models.adapters import trained
+from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
+from trainer.train.feed import Batch
 
 FOLDER = "compiled"
 """In the run directory."""
@@ -33,8 +35,6 @@ SIGNATURE_BYTES = 32
 
 def choose(config: Config, device: torch.device) -> tuple[bool, str]:
     """Whether to compile on this device, and the reason."""
-    if config.engine.name == "fsdp":
-        return False, "fsdp gathers each layer's weights between the layers, where no graph may reach"
     if config.compile != "auto":
         return config.compile == "true", "asked for"
     if device.type != "cuda":
@@ -92,25 +92,32 @@ class Cache:
         return hmac.digest(self._key, content, "sha256")
 
 
-def prepare(work: Work, run: Path, world: World, dtype: torch.dtype, step: int) -> None:
-    """Compile all that a step and an evaluation need, before the workers wait for each other."""
+def prepare(work: Work, engine: Engine, run: Path, world: World, dtype: torch.dtype, step: int) -> None:
+    """Compile all that a step and an evaluation need, before the workers wait for each other.
+
+    With divided weights they wait already: each layer's are gathered from all workers before it is compiled.
+    """
     began, cache = time.perf_counter(), Cache(run, world.device)
     found = cache.load()
-    passes(
-        work, world, dtype, [torch.from_numpy(part).contiguous().to(world.device) for part in work.batches.get(step, 0)]
-    )
+    batch = tuple(torch.from_numpy(part).contiguous().to(world.device) for part in work.batches.get(step, 0))
+    passes(work, world, dtype, batch, engine if engine.divided else None)
     if world.first:
         cache.save()
         log.event("compiled", seconds=time.perf_counter() - began, cache=found)
 
 
-def passes(work: Work, world: World, dtype: torch.dtype, batch: list[torch.Tensor]) -> None:
-    """Run forward and backward, and forward as in an evaluation. No gradient is kept, and no engine's hook runs.
+def passes(work: Work, world: World, dtype: torch.dtype, batch: Batch, through: Engine | None = None) -> None:
+    """Run forward and backward, and forward as in an evaluation. No gradient is kept, and no engine's hook runs but
+    those of `through`, which divides the weights.
 
     Raises UserError if compiled code loses the gradient: torch 2.11 does for a function of autograd that ends in an
     addition in place, as that of an adapter does, and such a training would end without having learned anything.
     """
-    if not _teaches(work, world, dtype, batch):
+    if through is not None:
+        through.accumulate(batch, 1.0, last=True)
+        through.take_communication()
+        work.net.zero_grad()
+    elif not _teaches(work, world, dtype, batch):
         with torch.compiler.set_stance("force_eager"):
             wrong = _teaches(work, world, dtype, batch)  # else the batch has nothing to learn
         if wrong:
@@ -123,7 +130,7 @@ def passes(work: Work, world: World, dtype: torch.dtype, batch: list[torch.Tenso
     work.module.train()
 
 
-def _teaches(work: Work, world: World, dtype: torch.dtype, batch: list[torch.Tensor]) -> bool:
+def _teaches(work: Work, world: World, dtype: torch.dtype, batch: Batch) -> bool:
     """Whether a parameter gets a gradient other than 0."""
     with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
         total = work.module(*batch)

@@ -97,7 +97,7 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
         reporter.start(loop.step, loop.figures)
         if compiling:
             reporter.status(state="compiling")
-            world.together(lambda: compiled.prepare(work, run, world, loop.dtype, loop.step))
+            world.together(lambda: compiled.prepare(work, loop.engine, run, world, loop.dtype, loop.step))
         loop.notice.listen()
         with contextlib.closing(Feed(work.batches, world, loop.step, loop.engine.equal_turns)) as batches:
             try:

@@ -106,7 +106,6 @@ def test_what_is_required_is_asked_for() -> None:
         (["engine.name=fsdp", "optimizer.name=muon"], "optimizer.name: muon needs engine.name=ddp"),
         (["engine.name=fsdp", "adapter.kind=lora"], "engine.name: fsdp trains whole models, not adapters"),
         (["engine.name=fsdp", "task=distillation"], "engine.name: fsdp is not for task distillation"),
-        (["engine.name=fsdp", "compile=true"], "compile: true is not possible with engine.name=fsdp"),
         (["engine.name=fsdp", "task=question_answering"], "engine.name: fsdp is not for task question_answering"),
         (["engine.name=fsdp", "engine.deepspeed_config=z.json"], "given, but engine.name is fsdp"),
         (["model.config=x.json"], "model.preset: given together with model.config"),

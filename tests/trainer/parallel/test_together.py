@@ -144,7 +144,7 @@ def test_the_passes_that_compile_leave_nothing_behind() -> None:
     for value in work.net.parameters():
         value.register_post_accumulate_grad_hook(called.append)
     before = [value.clone() for value in work.net.parameters()]
-    batch = [torch.from_numpy(part) for part in work.batches.get(0, 0)]
+    batch = tuple(torch.from_numpy(part) for part in work.batches.get(0, 0))
     compiled.passes(work, world, torch.float32, batch)
     assert not called
     assert all(value.grad is None for value in work.net.parameters())
@@ -161,7 +161,7 @@ def test_compiled_code_that_loses_the_gradient_ends_the_training() -> None:
 
     work = toy.work()
     world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cpu"))
-    batch = [torch.from_numpy(part) for part in work.batches.get(0, 0)]
+    batch = tuple(torch.from_numpy(part) for part in work.batches.get(0, 0))
     work.module.compile(backend=losing)
     with pytest.raises(UserError, match=r"compile: torch \S+ compiles this model without its gradient; use compile"):
         compiled.passes(work, world, torch.float32, batch)
@@ -177,4 +177,6 @@ def test_a_pass_without_an_answer_has_no_gradient_and_may_be_compiled() -> None:
     answered = toy.work()
     work = dataclasses.replace(answered, module=Unanswered())
     world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cpu"))
-    compiled.passes(work, world, torch.float32, [torch.from_numpy(part) for part in work.batches.get(0, 0)])
+    compiled.passes(
+        work, world, torch.float32, tuple(torch.from_numpy(part) for part in work.batches.get(0, 0))
+    )
