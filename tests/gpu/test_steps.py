@@ -60,8 +60,8 @@ def test_fsdp_makes_the_step_of_one_process(group: None, device: torch.device, k
     settings = small.settings(engine__name="fsdp", communication__compression="auto" if kind == "bf16" else "none")
     built = build_engine(small.work(device, divided=True), settings, small.alone(device), small.TYPES[kind])
     small.steps(built, device, 0, 2)
-    found = small.weights(built)
-    assert small.difference(found, small.straight(device, kind), kind == "bf16") < tolerance
+    expected = small.straight(device, kind, divided=True)
+    assert small.difference(small.weights(built), expected, kind == "bf16") < tolerance
 
 
 def half_of_two(rank: int, count: int, device: torch.device) -> dict[str, torch.Tensor]:
