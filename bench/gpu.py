@@ -28,9 +28,9 @@ from bench.trainer import setup
 from bench.verdicts import Verdicts
 
 ROOT = Path(__file__).parents[1]
-LIMITS = {"device": 1.0, "tests": 6.0, "speed": 6.0, "exchange": 8.0}
+LIMITS = {"device": 1.0, "tests": 7.0, "speed": 6.0, "exchange": 8.0}
 """Minutes of each stage at most, in order; the last only if asked for. On one H100 the tests took 4.8 on 2026-11-26
-and more than 5 the day after, a mode of speed 0.5 to 1."""
+and more than 5 the day after, since when it has half a minute more to do; a mode of speed 0.5 to 1."""
 MINUTES, REHEARSAL_MINUTES = 10.0, 60.0
 """Of all stages together. Two cores compile the tests' models in more than 4 minutes."""
 GRACE_SECONDS = 15

@@ -226,7 +226,7 @@ def test_all_stages_together_end_in_ten_minutes(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(gpu, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(gpu, "run", slow)
     assert gpu.main(["--device", "cpu", "--tiny", "--minutes", str(gpu.MINUTES)]) == 0
-    assert limits == {"device": 60, "tests": 360, "speed": 180}
+    assert limits == {"device": 60, "tests": 420, "speed": 120}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a GPU runs it")

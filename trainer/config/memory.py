@@ -20,14 +20,15 @@ V: vocabulary; E: P outside the layers, l: P of one layer; A: parameters of an a
 | kept for the backward pass: residual stream, norms, queries, keys and values,  | t L (22 w + 4 m + 4 h + 16)   |
 | attention and MLP; with a gated MLP (Llama and its heirs)                      | t L (24 w + 6 q + 4 k + 8 m   |
 | ...                                                                            | + 4 h + 8)                    |
-| ... GPT-2 under fsdp or with an adapter: transformers' GELU of several kernels | t L 6 m more                  |
+| ... GPT-2 under fsdp or with an adapter, not compiled: transformers' GELU of   | t L 6 m more (accelerators:   |
+| several kernels, for which autocast takes fp32 on an accelerator               | t L 12 m)                     |
 | ... checkpointing: each layer's input in fp32, and one layer                   | t L 4 w, and the above once   |
 | in the backward pass: gradients of one layer, first and last hidden state      | 40 t w                        |
 
 The kept activations are those that autograd keeps without the compiler, with 2-byte operands; 4-byte ones take at most
 twice as much (tests/trainer/models/test_capacity.py counts them). The compiler keeps less: GPT-2 small in bf16 took
-9.4, 14.8 and 25.4 GB with 16, 32 and 64 windows on an H100, where this says 11.7, 17.9 and 30.4 (torch 2.11,
-2026-11-26).
+9.4, 14.8 and 25.4 GB with 16, 32 and 64 windows on an H100, where this says 11.7, 17.9 and 30.4; 15.9 with 32 under
+fsdp, and 31.0 there without the compiler, where this says 32.4 (torch 2.11, 2026-11-26 and 27).
 """
 
 import json
@@ -145,20 +146,22 @@ def pass_bytes(shape: Shape, config: Config, precision: str, tokens: int, accele
     logits = width * padded * min(tokens, 16_384 if accelerator else 4096)
     logits += 12 * padded * min(tokens, 2048) if accelerator else 0  # a CPU takes a few rows at a time
     head = 0 if config.adapter.kind != "none" else 8 * padded * shape.width
-    kept = kept_by_layer(shape, config, precision)
+    kept = kept_by_layer(shape, config, precision, accelerator)
     layers = shape.layers * 4 * shape.width + kept if config.model.checkpointing else shape.layers * kept
     return head + logits + tokens * (layers + 40 * shape.width)
 
 
-def kept_by_layer(shape: Shape, config: Config, precision: str) -> float:
-    """Bytes a token that a layer keeps for the backward pass, without the compiler."""
+def kept_by_layer(shape: Shape, config: Config, precision: str, accelerator: bool = True) -> float:
+    """Bytes a token that a layer keeps for the backward pass, without what the compiler saves but for GPT-2's GELU."""
     queries, keys, mlp = shape.sizes
     if shape.gated:
         kept = 24 * shape.width + 6 * queries + 4 * keys + 8 * mlp + 4 * shape.heads + 8
     else:
         kept = 22 * shape.width + 4 * mlp + 4 * shape.heads + 16
         own = config.engine.name != "fsdp" and config.adapter.kind == "none"
-        kept += 0 if own or not shape.positions else 6 * mlp
+        compiled = config.compile == "true" or (config.compile == "auto" and accelerator)
+        if shape.positions and not own and not compiled:
+            kept += (12 if accelerator and precision != "fp32" else 6) * mlp
     return kept * (2 if precision == "fp32" else 1)
 
 
