@@ -95,7 +95,7 @@ def by_all_engines(world: Any, folder: Path) -> dict[str, Any]:
                 continue
             for engine in ("ddp", "fsdp") if kind == "bf16" or world.size == 1 else ("fsdp",):
                 made = work(shape, engine, checkpointing=kind == "fp32" and engine == "fsdp" and name == "llama")
-                if kind == "bf16" and engine == "fsdp":  # with the graphs of compiled layers, and torch's own kernels
+                if engine == "fsdp" and world.size == 2:  # the graphs of compiled layers, with torch's own kernels
                     made.module.compile(backend="aot_eager", fullgraph=True)
                 built = build(world, made, engine, dtype)
                 curve, state = steps(world, built, 0, 2), built.state()
