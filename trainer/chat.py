@@ -12,6 +12,7 @@ from typing import Any
 
 from tokenizers.decoders import DecodeStream
 
+from trainer import log
 from trainer.data.tokenizer import load_tokenizer
 from trainer.errors import UserError, usage
 from trainer.log import say
@@ -70,4 +71,4 @@ def answer(net: Any, tokenizer: Any, chat: Any, messages: list[dict[str, Any]], 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    log.leave(main())

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from trainer import tasks
+from trainer import log, tasks
 from trainer.config import schema
 from trainer.config.paths import folder
 from trainer.data.batches import open_dataset
@@ -221,4 +221,4 @@ def _of_model(source: origin.Source, options: argparse.Namespace) -> Parts:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    log.leave(main())

@@ -19,6 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from trainer import log
 from trainer.config.paths import folder
 from trainer.contract import EXIT_RESTART
 from trainer.elastic import nccl, network
@@ -232,4 +233,4 @@ def publish(name: str, result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    log.leave(main())

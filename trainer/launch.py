@@ -244,4 +244,4 @@ class _Parser(argparse.ArgumentParser):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    log.leave(main(sys.argv[1:]))

@@ -1,7 +1,9 @@
 """Log lines: logfmt (key=value with spaces between), one write each. cli/progress.py reads them."""
 
+import contextlib
+import os
 import sys
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 
 def line(**fields: Any) -> str:
@@ -23,3 +25,15 @@ def say(text: str, stream: TextIO | None = None) -> None:
 
 def event(name: str, **fields: Any) -> None:
     say(line(event=name, **fields))
+
+
+def leave(code: int) -> NoReturn:
+    """End this process without an interpreter shutdown. All files must be written and closed.
+
+    With torch loaded it takes 0.5 s of processor time, with transformers 0.9, of the few that a termination notice
+    leaves; and it destroys NCCL's communicators, which can wait for peers that are gone.
+    """
+    with contextlib.suppress(OSError):  # nobody reads any more
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

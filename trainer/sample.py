@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from trainer import log
 from trainer.data.tokenizer import find_folder, load_tokenizer
 from trainer.errors import UserError, usage
 from trainer.models import origin
@@ -92,4 +93,4 @@ def conversation(model: str) -> "Chat":
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    log.leave(main())

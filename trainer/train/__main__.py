@@ -70,18 +70,5 @@ def report_failure(message: str, code: int) -> None:
         write_json(Path(path), {"message": content}, durable=False)
 
 
-def leave(code: int) -> None:
-    """End this process, without an interpreter shutdown unless the run is done.
-
-    Shutting down an interpreter with torch in it costs 1.2 s of processor time, of the few that a termination notice
-    leaves, and destroys NCCL's communicators, which can wait for peers that are gone. All files are written and closed.
-    """
-    if code != EXIT_DONE:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
-
-
 if __name__ == "__main__":
-    leave(main(sys.argv[1:]))
+    log.leave(main(sys.argv[1:]))
