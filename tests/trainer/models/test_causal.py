@@ -130,10 +130,10 @@ def test_a_compiled_layer_is_one_graph_with_our_attention_in_it(monkeypatch: pyt
     net = network("llama")
     inputs, targets = batch()
     with torch.autocast("cpu", torch.bfloat16):
-        expected = gradients(net, lambda: CausalModel(net)(inputs, targets))
-        for layer in net.model.layers:
-            layer.compile(backend="aot_eager", fullgraph=True)
-        same(gradients(net, lambda: CausalModel(net)(inputs, targets)), expected)
+        module = CausalModel(net)
+        expected = gradients(net, lambda: module(inputs, targets))
+        module.compile(backend="aot_eager", fullgraph=True)
+        same(gradients(net, lambda: module(inputs, targets)), expected)
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"opt"}))
@@ -310,8 +310,7 @@ def test_a_text_from_compiled_layers_compiles_nothing() -> None:
         compiled.append(str(graph))
         return graph.forward
 
-    for layer in net.model.layers:
-        layer.compile(backend=backend)
+    CausalModel(net.eval()).compile(backend=backend)
     drawn: dict[str, Any] = {"seed": 0, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "count": 1}
     [found] = continued(net, [1, 2, 3], 5, **drawn)
     assert (len(found), compiled) == (8, [])
