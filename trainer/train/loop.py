@@ -146,6 +146,8 @@ class Loop:
         if "initial_validation_loss" not in self.figures:
             self.evaluate()
             check_first_loss(self.figures["validation_loss"], self.work.expected_loss, self.world.first)
+        elif self.progress.unvalidated(self.step, settings):
+            self.evaluate()
         self.reporter.status(state="training")
         first, due = self.step, False
         self.watch.start()
@@ -165,7 +167,7 @@ class Loop:
             if saving := due and not last:
                 self.progress.settle()
                 saving = self.progress.in_a_row == 0  # else after the next step that is not skipped
-            if settings.evaluation.every and self.step % settings.evaluation.every == 0 and not last:
+            if self.progress.unvalidated(self.step, settings):
                 self.evaluate()
             if saving:
                 self.save()
@@ -242,6 +244,7 @@ class Loop:
             self.figures |= {"validation_loss": value, **further}
             self.reporter.status(**self.figures)
             self.reporter.validation(self.step, value, further)
+            self.progress.validated = self.step
 
     def save(self) -> Path:
         """Have a thread write the state, and go on. Raises TrainingError if not finite."""

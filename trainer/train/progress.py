@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from trainer import log
+from trainer.config.schema import Config
 from trainer.errors import TrainingError
 from trainer.parallel.engine import Outcome
 from trainer.parallel.world import World
@@ -25,14 +26,22 @@ class Progress:
         """Steps since the run's start that updated nothing."""
         self.in_a_row = 0
         """Skipped steps in a row, up to the latest step."""
+        self.validated = -1
+        """The step of the newest validation; a termination notice interrupts one, and the next round makes it."""
 
     def load(self, state: dict[str, Any], step: int) -> None:
         self.skipped = int(state.get("skipped_steps", 0))
         self.updates = int(state.get("updates", step - self.skipped))
+        self.validated = int(state.get("validated_step", step))
 
     def state(self) -> dict[str, int]:
         """For the manifest; call settle() before."""
-        return {"updates": self.updates, "skipped_steps": self.skipped}
+        return {"updates": self.updates, "skipped_steps": self.skipped, "validated_step": self.validated}
+
+    def unvalidated(self, step: int, config: Config) -> bool:
+        """Whether `step`, which is not the run's last, is to be validated and has not been."""
+        every = config.evaluation.every
+        return every > 0 and step % every == 0 and self.validated < step < config.steps
 
     def note(self, step: int, outcome: Outcome) -> None:
         """Record the outcome of `step` (from 1), to be read later."""

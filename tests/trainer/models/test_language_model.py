@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 from tests.trainer import toy
-from trainer.models import attention, gpt2, networks
+from trainer.models import attention, networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.models.head import Kernels, TiedGradient, replace_in_groups, token_loss
 

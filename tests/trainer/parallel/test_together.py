@@ -177,6 +177,4 @@ def test_a_pass_without_an_answer_has_no_gradient_and_may_be_compiled() -> None:
     answered = toy.work()
     work = dataclasses.replace(answered, module=Unanswered())
     world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cpu"))
-    compiled.passes(
-        work, world, torch.float32, tuple(torch.from_numpy(part) for part in work.batches.get(0, 0))
-    )
+    compiled.passes(work, world, torch.float32, tuple(torch.from_numpy(part) for part in work.batches.get(0, 0)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ import torch
 
 from tests.trainer import toy
 from trainer.config import schema as config
-from trainer.errors import TrainingError
+from trainer.errors import Stopped, TrainingError
 from trainer.parallel.engine import Outcome
+from trainer.tasks.work import Interrupted
 from trainer.train import resume
 from trainer.train.feed import Feed, draw_seed
-from trainer.train.loop import Loop
+from trainer.train.loop import Loop, train
 from trainer.train.progress import Progress, check_first_loss, check_weights
 
 
@@ -36,6 +38,36 @@ def test_updates_and_skips_are_counted_apart_and_survive_a_resume() -> None:
     again.load(progress.state(), 6)
     outcomes(again, [0, 1], first=6)
     assert (again.updates, again.skipped, again.in_a_row) == (4, 4, 1)
+
+
+class Validation:
+    """A termination notice interrupts the second one, if it is given."""
+
+    def __init__(self, notice: bool) -> None:
+        self._calls, self._notice = 0, notice
+
+    def loss(self, *_: object) -> float:
+        self._calls += 1
+        if self._notice and self._calls == 2:
+            raise Interrupted
+        return 1.0
+
+
+def stopped(run: Path, notice: bool) -> bool:
+    """Six steps, every second of which is validated. Returns whether the training stopped before."""
+    work: Any = dataclasses.replace(toy.work(), validation=Validation(notice))  # pyright: ignore[reportArgumentType]
+    try:
+        train(work, toy.configuration(steps=6, evaluation__every=2, run__directory=run), run, toy.place())
+    except Stopped:
+        return True
+    return False
+
+
+def test_a_validation_that_a_notice_interrupts_is_made_by_the_next_round(tmp_path: Path) -> None:
+    assert toy.apart(stopped, tmp_path, True)
+    assert not toy.apart(stopped, tmp_path, False)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()]
+    assert [line["step"] for line in lines if "validation_loss" in line] == [0, 2, 4, 6]
 
 
 class Overflow(toy.Batches):
