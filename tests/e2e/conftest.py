@@ -7,12 +7,30 @@ import shutil
 import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
+from faults.fault import until
+from faults.node import losses
 from faults.stack import Stack
 from local import paths
+
+
+def learns_as(run: Path, undisturbed: dict[str, dict[int, float]]) -> None:
+    """Wait until a run is as far as the undisturbed one, and compare the losses of both, by name and step.
+
+    A validation that a notice interrupted follows after a step, so its loss is another.
+    """
+    last = max(undisturbed["validation_loss"])
+    until(lambda: max(losses(run, "validation_loss")) >= last, 400, f"step {last} of {run.name} is validated")
+    for name, wanted in undisturbed.items():
+        found = losses(run, name)
+        late = {at for at in wanted if name == "validation_loss" and at not in found and at + 1 in found}
+        assert {at: found[at] for at in wanted.keys() - late} == pytest.approx(
+            {at: wanted[at] for at in wanted.keys() - late}, abs=1e-5
+        )
 
 
 @pytest.fixture(scope="session")

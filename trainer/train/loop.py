@@ -146,8 +146,6 @@ class Loop:
         if "initial_validation_loss" not in self.figures:
             self.evaluate()
             check_first_loss(self.figures["validation_loss"], self.work.expected_loss, self.world.first)
-        elif self.progress.unvalidated(self.step, settings):
-            self.evaluate()
         self.reporter.status(state="training")
         first, due = self.step, False
         self.watch.start()

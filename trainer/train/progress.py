@@ -27,7 +27,7 @@ class Progress:
         self.in_a_row = 0
         """Skipped steps in a row, up to the latest step."""
         self.validated = -1
-        """The step of the newest validation; a termination notice interrupts one, and the next round makes it."""
+        """The step of the newest validation."""
 
     def load(self, state: dict[str, Any], step: int) -> None:
         self.skipped = int(state.get("skipped_steps", 0))
@@ -39,9 +39,13 @@ class Progress:
         return {"updates": self.updates, "skipped_steps": self.skipped, "validated_step": self.validated}
 
     def unvalidated(self, step: int, config: Config) -> bool:
-        """Whether `step`, which is not the run's last, is to be validated and has not been."""
+        """Whether a validation is due after `step`, which is not the run's last.
+
+        A termination notice interrupts one. It is due again after the first step of the next round, not before: notices
+        that come more often than a validation takes must not keep a training from its steps.
+        """
         every = config.evaluation.every
-        return every > 0 and step % every == 0 and self.validated < step < config.steps
+        return every > 0 and step // every > self.validated // every and step < config.steps
 
     def note(self, step: int, outcome: Outcome) -> None:
         """Record the outcome of `step` (from 1), to be read later."""

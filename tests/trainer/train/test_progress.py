@@ -63,11 +63,11 @@ def stopped(run: Path, notice: bool) -> bool:
     return False
 
 
-def test_a_validation_that_a_notice_interrupts_is_made_by_the_next_round(tmp_path: Path) -> None:
+def test_a_validation_that_a_notice_interrupts_is_made_after_a_step_of_the_next_round(tmp_path: Path) -> None:
     assert toy.apart(stopped, tmp_path, True)
     assert not toy.apart(stopped, tmp_path, False)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()]
-    assert [line["step"] for line in lines if "validation_loss" in line] == [0, 2, 4, 6]
+    assert [line["step"] for line in lines if "validation_loss" in line] == [0, 3, 4, 6]
 
 
 class Overflow(toy.Batches):
