@@ -41,7 +41,23 @@ def claim() -> Iterator[TextIO]:
     paths.STATE.mkdir(exist_ok=True)
     with (paths.STATE / "tests.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
+        CLAIMS.append(file)
         yield file
+        CLAIMS.remove(file)
+
+
+CLAIMS: list[TextIO] = []
+"""This process's claim on the node, if a test has needed it."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Share the node again before a test that need not have it alone.
+
+    Not after each file that had: the processes that wait keep it until they end, and the next file would wait for them.
+    """
+    if "node_alone" not in getattr(item, "fixturenames", ()):
+        for file in CLAIMS:
+            fcntl.flock(file, fcntl.LOCK_SH)
 
 
 @pytest.fixture(scope="session")
@@ -59,11 +75,10 @@ def node(claim: TextIO, testrun_uid: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def node_alone(claim: TextIO, request: pytest.FixtureRequest) -> Iterator[Path]:
+def node_alone(claim: TextIO, request: pytest.FixtureRequest) -> Path:
     """The node for a file that breaks it: no other test process uses it, from before its start on."""
     fcntl.flock(claim, fcntl.LOCK_EX)
-    yield request.getfixturevalue("node")
-    fcntl.flock(claim, fcntl.LOCK_SH)
+    return request.getfixturevalue("node")
 
 
 @pytest.fixture(scope="session")
