@@ -13,9 +13,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from tests.gpu import pretended
 from trainer.config import schema as config
-from trainer.models import gpt2, networks
+from trainer.models import causal, gpt2, networks
 from trainer.models.gpt2 import LanguageModel
-from trainer.models.head import Kernels, TiedGradient, token_loss
+from trainer.models.head import Kernels, TiedGradient, losses_in_groups, token_loss
 from trainer.parallel.communication import Clock
 from trainer.parallel.world import Vote, World
 from trainer.tasks.pretrain import Validation
@@ -121,6 +121,20 @@ def test_the_head_knows_its_calls_on_cuda(cuda: torch.device, name: str, chunk: 
     given = holder.take() if holder is not None else weight.grad
     assert given is not None
     assert given.shape == weight.shape
+
+
+def test_the_loss_is_compiled_for_a_model_that_moves_there_later(
+    cuda: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As FSDP moves it: after compile()."""
+    module, taken = causal.CausalModel(networks.build("tiny", VOCABULARY, 0, seed=1)), list[Kernels]()
+    module._plain = True  # else it asks the device, and a fake one cannot answer
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(causal, "token_loss", lambda *given: taken.append(given[4]))
+    module.compile()
+    module.net = build(cuda).net  # fake tensors do not move
+    module(*batch(cuda))
+    assert taken[0].losses is not losses_in_groups
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

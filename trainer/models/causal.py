@@ -31,7 +31,7 @@ class CausalModel(nn.Module):
     def __init__(self, net: Any) -> None:
         super().__init__()
         self.net = net.train()  # from_pretrained leaves it in eval mode, in which layers checkpoint nothing
-        self._kernels = Kernels(compile=False)
+        self._kernels = self._kernels_of_accelerator = Kernels(compile=False)
         self._copies = Copies()
         self._plain: bool | None = None
         self._output: Any = None
@@ -40,14 +40,14 @@ class CausalModel(nn.Module):
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile the layers one by one, in place; layers of one class share a graph. On an accelerator the loss, too.
 
-        Call it once the module is on its device, or before FSDP moves it there: that gathers a layer's weights in
-        hooks around `forward`, which no graph may hold. options: those of torch.compile, for the layers.
+        Call it before FSDP divides the module and moves it to its device: FSDP gathers a layer's weights in hooks
+        around `forward`, which no graph may hold. options: those of torch.compile, for the layers.
         """
         torch._dynamo.config.recompile_limit = 64  # it counts the shapes and modes of all models in the process
         layers = [part for part in self.net.modules() if isinstance(part, GradientCheckpointingLayer)]
         for layer in layers or [self.net.base_model]:
             layer.forward = torch.compile(layer.forward, dynamic=False, **options)
-        self._kernels = Kernels(compile=self.net.device.type == "cuda", dynamic=None)
+        self._kernels_of_accelerator = Kernels(compile=True, dynamic=None)
 
     def forward(
         self, inputs: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor | None = None
@@ -73,7 +73,8 @@ class CausalModel(nn.Module):
         self._copies.begin(head)
         with torch.autocast(device, enabled=False):
             padded = self._copies.padded(head, dtype, detached=False)
-            return token_loss(hidden.to(dtype), padded, targets, len(head), self._kernels, chunk)
+            kernels = self._kernels_of_accelerator if hidden.is_cuda else self._kernels
+            return token_loss(hidden.to(dtype), padded, targets, len(head), kernels, chunk)
 
     def _loss_of_own_logits(self, hidden: torch.Tensor, targets: torch.Tensor, chunk: int) -> torch.Tensor:
         """The loss from net's own logits, where they are more than one product: by chunks, recomputed in backward."""

@@ -53,8 +53,7 @@ def leave_lost_peers(rank: int, error: RuntimeError) -> NoReturn:
     Do not clean up: destroying a process group whose peers are gone can hang.
     """
     log.say(log.line(event="peers_lost", rank=rank, reason=repr(one_line(error, 300))), sys.stderr)
-    sys.stdout.flush()
-    os._exit(EXIT_RESTART)
+    log.leave(EXIT_RESTART)
 
 
 def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: World, step: int) -> Exception:
