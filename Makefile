@@ -51,15 +51,13 @@ bench: .venv/dev.stamp  ## repeat the CPU benchmarks of the trainer and of `pulu
 gpu:  ## test and measure on this machine's GPU, 10 minutes at most: make gpu [STAGE=device|tests|speed|exchange] [PY=python3]
 	@$(GPU_PY) -m bench.gpu --stage "$(STAGE)" $(ARGS)
 
-# Near the end of its heap, 4 GB by default, pyright drops what it knows of types and infers it again: 345 s of processor
-# time instead of 81 (24 GiB, 2026-11-24).
 lint: .venv/dev.stamp  ## check format, lint, import directions, workflows and types
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/lint-imports --no-cache
 	@$(TRAINYARD) local toolchain actionlint
 	$$($(PY) -c 'from local import toolchain; print(toolchain.program("actionlint"))')
-	NODE_OPTIONS=--max-old-space-size=8192 .venv/bin/pyright
+	.venv/bin/pyrefly check --output-format min-text
 
 docs: .venv/dev.stamp  ## regenerate the pictures and tables of README and docs/ from the code
 	$(TRAINYARD) dev docs

@@ -58,8 +58,8 @@ def fetch(
     folder = (to or HOME / PurePosixPath(remote).name).expanduser()
     note = {"context": target.context, "namespace": target.namespace, "run": remote}
     refuse_another(folder, note)
-    given = {"--stack": stack, "--training": training, "--run": run, "--to": to and str(to), "--kubeconfig": kubeconfig}
-    words = [word for key, value in given.items() if value for word in (key, value)]
+    given = {"--stack": stack, "--training": training, "--run": run, "--to": to, "--kubeconfig": kubeconfig}
+    words = [word for key, value in given.items() if value for word in (key, str(value))]
     again = shlex.join(["trainyard", "fetch", *words, *(["--all"] if everything else [])])
     with transfer(target, kubeconfig) as (volume, pod, bar):
         found = volume.find(remote)

@@ -252,7 +252,7 @@ def open_regular(name: str, mode: str, folder: int) -> BinaryIO:
 def _found(source: str) -> tuple[Any, str, list[dict[str, Any]]]:
     """File system, path and files of a source, as the dataset Job would find it. Raises RefusedError."""
     if __name__ == "__main__":
-        from addresses import reach  # sent along (cli/reach.py) # pyright: ignore[reportMissingImports]
+        from addresses import reach  # sent along (cli/reach.py)
     else:
         from trainer.config.addresses import reach
 

@@ -22,8 +22,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 if __name__ == "__main__":  # side by side in the pod (cli/reach.py)
-    import contract  # pyright: ignore[reportMissingImports]
-    import volume_program as program  # pyright: ignore[reportMissingImports]
+    import contract
+    import volume_program as program
 else:
     from cli import volume_program as program
     from trainer import contract
@@ -71,7 +71,7 @@ def described(name: str, folder: int) -> dict[str, Any]:
     if stat.S_ISDIR(status.st_mode):
         inside = os.open(name, program.FOLDER, dir_fd=folder)
         try:
-            found = {"kind": "folder", **below(inside)}
+            found: dict[str, Any] = {"kind": "folder", **below(inside)}
         finally:
             os.close(inside)
     else:

@@ -80,7 +80,7 @@ class Pod:
     def everything(self) -> list[int]:
         return [] if self.process is None else descendants(self.process.pid)
 
-    def signal(self, number: signal.Signals, pids: list[int]) -> None:
+    def signal(self, number: int, pids: list[int]) -> None:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)

@@ -56,7 +56,7 @@ def apply(path: str, thing: dict[str, Any]) -> None:
 def apiserver_health() -> str | None:
     try:
         open_url(urllib.request.Request(f"{network.API_SERVER}/readyz"), _context())
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:
         return reason(error)
     return None
 

@@ -54,7 +54,7 @@ def owner() -> str | None:
 def is_ours() -> bool:
     """Whether the namespace is free for us: it is missing, or belongs to this checkout or to a deleted one."""
     found = owner()
-    return found in (None, str(paths.ROOT)) or (found.startswith("/") and not Path(found, "Makefile").exists())
+    return found is None or found == str(paths.ROOT) or (found.startswith("/") and not Path(found, "Makefile").exists())
 
 
 def ip(*arguments: str, inside: bool = False) -> str:

@@ -13,14 +13,14 @@ from typing import Any
 # The engine puts this folder on the path, not the one that the package `policy` is in.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from pulumi_policy import (  # pyright: ignore[reportMissingImports]  # noqa: E402
+from pulumi_policy import (  # noqa: E402
     EnforcementLevel,
     PolicyPack,
     ReportViolation,
     ResourceValidationArgs,
     ResourceValidationPolicy,
 )
-from pulumi_policy.proxy import UnknownValueError  # pyright: ignore[reportMissingImports]  # noqa: E402
+from pulumi_policy.proxy import UnknownValueError  # noqa: E402
 
 from policy import RULES  # noqa: E402
 from policy.rules import UNKNOWN, Resource, Rule, demand, name  # noqa: E402

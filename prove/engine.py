@@ -88,10 +88,11 @@ class State:
 def load(path: Path) -> State | None:
     """The state of a run that has not ended; None: there is none."""
     try:
-        told = json.loads(path.read_text("utf-8"))
+        told: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return None
-    return State(**{**told, "results": {name: Result(**each) for name, each in told["results"].items()}})
+    told["results"] = {name: Result(**each) for name, each in told["results"].items()}
+    return State(**told)
 
 
 class Subject(Protocol):

@@ -8,6 +8,7 @@ import runpy
 import signal
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ OFFER = {
 }
 
 
-def write_kubeconfig(path: Path, context: str, offer: dict[str, object] | None) -> Path:
+def write_kubeconfig(path: Path, context: str, offer: Mapping[str, object] | None) -> Path:
     """Write a kubeconfig with one context. `offer`: the extension in which the local node describes itself."""
     extensions = [{"name": "trainyard", "extension": offer}] if offer else []
     content = {

@@ -92,7 +92,7 @@ def fetch(model: str, output: Path) -> None:
         event("fetched", state="found", model=model, directory=output, revision=found.get("revision"))
         return
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+    from huggingface_hub.errors import HTTPError
     from huggingface_hub.utils import disable_progress_bars
 
     disable_progress_bars()

@@ -117,7 +117,7 @@ def exchange(options: argparse.Namespace, host: str, port: int, own: dict[str, A
         # A file and not a queue: a pipe holds 64 KiB, 184 nodes with 8 GPUs, and nobody reads it before spawn returns.
         result = Path(folder) / "result.json"
         try:
-            processes.spawn(_process, (options, host, port, own, result), nprocs=options.processes)  # pyright: ignore
+            processes.spawn(_process, (options, host, port, own, result), nprocs=options.processes)
         except (ProcessRaisedException, ProcessExitedException) as error:
             # The process has printed its traceback to stderr; the last line names the error.
             raise RuntimeError(one_line((str(error).strip().splitlines() or [error])[-1])) from None

@@ -16,6 +16,7 @@ import time
 import warnings
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from trainer import log
 from trainer.config.schema import load, run_directory
@@ -239,7 +240,7 @@ def _hear_again(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see python -m trainer.launch --help")
 
 

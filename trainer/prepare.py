@@ -307,7 +307,7 @@ def _index(
     parts: list[list[Part]], recipe: Recipe, identity: dict[str, Any], vocabulary: int, end_of_text: int
 ) -> dict[str, Any]:
     """The content of index.json. Raises UserError when a split would be empty."""
-    splits = {}
+    splits: dict[str, Any] = {}
     documents, unlearned = (sum(piece[-1][name] for piece in parts if piece) for name in ("documents", "unlearned"))
     if unlearned and not documents:
         what = "an answer to learn" if recipe.documents == conversations.DOCUMENTS else "text"

@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 def push(source: origin.Source, options: argparse.Namespace) -> str:
     """The address of the model. Raises UserError before anything is made where the hub would refuse it."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HTTPError  # pyright: ignore[reportPrivateImportUsage]
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError
     from huggingface_hub.utils import HFValidationError, disable_progress_bars
 
     if not os.environ.get("HF_TOKEN"):

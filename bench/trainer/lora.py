@@ -222,8 +222,8 @@ def trainer(mode: dict[str, Any]) -> None:
 
     class Watched(Trainer):
         def compute_loss(self, *given: Any, **options: Any) -> Any:
-            loss = super().compute_loss(*given, **options)
-            losses.append(float(loss.detach()))  # pyright: ignore[reportAttributeAccessIssue]
+            loss: Any = super().compute_loss(*given, **options)
+            losses.append(float(loss.detach()))
             return loss
 
     arguments = TrainingArguments(
@@ -244,7 +244,7 @@ def trainer(mode: dict[str, Any]) -> None:
         disable_tqdm=True,
         seed=1337,
     )
-    Watched(model, arguments, train_dataset=rows, callbacks=[Turns()]).train()  # pyright: ignore[reportArgumentType]
+    Watched(model, arguments, train_dataset=rows, callbacks=[Turns()]).train()  # pyrefly: ignore[bad-argument-type]
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from typing import Any
 
 import datasets
 import numpy as np
-import tiktoken  # pyright: ignore[reportMissingImports]
-from tiktoken.load import data_gym_to_mergeable_bpe_ranks  # pyright: ignore[reportMissingImports]
-from tiktoken_ext.openai_public import r50k_pat_str  # pyright: ignore[reportMissingImports]
+import tiktoken
+from tiktoken.load import data_gym_to_mergeable_bpe_ranks
+from tiktoken_ext.openai_public import r50k_pat_str
 from tokenizers import Tokenizer
 from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 
@@ -93,9 +93,9 @@ def seconds() -> float:
 
 def tokenizer(ranks: Path) -> Tokenizer:
     """Build GPT-2's tokenizer of the library tokenizers, from the same files."""
-    merges = [tuple(line.split()) for line in (ranks / "vocab.bpe").read_text("utf-8").splitlines()[1:] if line]
+    merges: Any = [tuple(line.split()) for line in (ranks / "vocab.bpe").read_text("utf-8").splitlines()[1:] if line]
     vocabulary = json.loads((ranks / "encoder.json").read_text("utf-8"))
-    built = ByteLevelBPETokenizer(vocab=vocabulary, merges=merges)  # pyright: ignore[reportArgumentType]
+    built = ByteLevelBPETokenizer(vocab=vocabulary, merges=merges)
     return Tokenizer.from_str(built.to_str())
 
 

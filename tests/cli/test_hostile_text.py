@@ -136,12 +136,12 @@ def test_a_line_without_an_end_is_cut_and_hides_none_after_it() -> None:
         yield b"\n2026-01-01T00:00:02.000000000Z short\n"
 
     core = SimpleNamespace(read_namespaced_pod_log=lambda *_, **__: SimpleNamespace(stream=lambda **_: log()))
-    watch = JobWatch(SimpleNamespace(core=core, namespace="n"))  # pyright: ignore[reportArgumentType]
+    watch = JobWatch(SimpleNamespace(core=core, namespace="n"))  # pyrefly: ignore[bad-argument-type]
     tracemalloc.start()
     watch._read_log("pod", "pod", has_ended=True)
     tracemalloc.stop()
     seen: list[str] = []
-    watch._drain(SimpleNamespace(line=lambda _, line: seen.append(line)), 0.1)  # pyright: ignore[reportArgumentType]
+    watch._drain(SimpleNamespace(line=lambda _, line: seen.append(line)), 0.1)  # pyrefly: ignore[bad-argument-type]
     assert len(most) == 200
     assert max(most) - most[0] < 4 << 20
     assert [line[:5] for line in seen] == ["long ", "short"]

@@ -63,7 +63,7 @@ def test_a_figure_that_is_old_says_how_old(monkeypatch: pytest.MonkeyPatch) -> N
         for seconds, told in ((5, ""), (100, "(1:45 ago)"), (1, "(1:46 ago)")):
             now += seconds
             board.look("")
-            board._progress.refresh()  # pyright: ignore[reportOptionalMemberAccess]
+            board._progress.refresh()  # pyrefly: ignore[missing-attribute]
             assert told in last_frame(shown, 200)
             assert (" ago" in last_frame(shown, 200)) == bool(told)
 

@@ -38,7 +38,7 @@ def save(run: Path, step: int, chat: bool) -> None:
     words = Tokenizer(models.BPE())
     words.pre_tokenizer, words.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    learned = trainers.BpeTrainer(vocab_size=300, special_tokens=["<end>"], initial_alphabet=alphabet)  # pyright: ignore
+    learned = trainers.BpeTrainer(vocab_size=300, special_tokens=["<end>"], initial_alphabet=alphabet)
     words.train_from_iterator(["the light of the sun and the colours of bodies"], learned)
     torch.manual_seed(step)
     net = GPT2LMHeadModel(
@@ -168,7 +168,7 @@ def test_an_export_is_a_folder_that_transformers_loads(
     folder = tmp_path / "models" / "plain"
     net: Any = AutoModelForCausalLM.from_pretrained(folder)
     assert str(net.dtype) == "torch.bfloat16"
-    assert AutoTokenizer.from_pretrained(folder)("the light").input_ids
+    assert AutoTokenizer.from_pretrained(folder)("the light").input_ids  # pyrefly: ignore[not-callable]
     assert "step" in (folder / "README.md").read_text()
     assert main(["export"]) == 2
     assert "--to models/plain: holds the run " in capsys.readouterr().err

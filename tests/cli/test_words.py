@@ -87,7 +87,7 @@ def test_a_worker_whose_log_ends_without_a_word_is_told_once() -> None:
 
     told: list[str] = []
     board: Any = SimpleNamespace(print=lambda text, style: told.append(text))
-    watch = JobWatch(SimpleNamespace())  # pyright: ignore[reportArgumentType]
+    watch = JobWatch(SimpleNamespace())  # pyrefly: ignore[bad-argument-type]
     looks = [
         [pod(0, "a"), pod(1, "b")],
         [pod(0, "a"), pod(1, "b", {"exitCode": 137, "reason": "OOMKilled"})],

@@ -118,4 +118,4 @@ def test_status_names_a_node_that_is_off_and_its_advice_frees_the_job(
     )
     wait(lambda: pods(api, name).keys() - {uid}, 60, "the Job makes the next pod")
     if advice == "the taint":
-        api.patch_node(name, {"spec": {"taints": kept}})
+        api.patch_node(name, {"spec": {"taints": kept}})  # pyrefly: ignore[unbound-name]

@@ -33,7 +33,7 @@ def network(device: torch.device, sharp: float = 1.0) -> Any:
     with torch.no_grad():
         for value in net.parameters():
             value.mul_(sharp)
-    return net.to(device)  # pyright: ignore[reportArgumentType]
+    return net.to(device)  # pyrefly: ignore[bad-argument-type]
 
 
 def batch(device: torch.device, step: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,8 +48,8 @@ def work(device: torch.device, divided: bool = False) -> Work:
     return Work(
         net=net,
         module=networks.module(net, divided=divided),
-        batches=nothing,  # pyright: ignore[reportArgumentType]
-        validation=nothing,  # pyright: ignore[reportArgumentType]
+        batches=nothing,  # pyrefly: ignore[bad-argument-type]
+        validation=nothing,  # pyrefly: ignore[bad-argument-type]
         items_per_step=tokens,
         tokens_per_step=tokens,
         samples_per_step=PER_STEP * WINDOWS,

@@ -56,7 +56,7 @@ def build(device: torch.device) -> Work:
         net=net,
         module=module,
         batches=Text(),
-        validation=Validation(Tokens(), LENGTH, 2, 2, tokenizer=Path()),  # pyright: ignore[reportArgumentType]
+        validation=Validation(Tokens(), LENGTH, 2, 2, tokenizer=Path()),  # pyrefly: ignore[bad-argument-type]
         items_per_step=2 * LENGTH * PER_STEP,
         tokens_per_step=2 * LENGTH * PER_STEP,
         samples_per_step=2 * PER_STEP,
@@ -153,7 +153,7 @@ def test_a_step_of_the_loop_knows_its_calls_on_cuda(
         if optimizer == "muon":  # asks the device whether to skip, and a fake device cannot answer
             with pytest.raises(DataDependentOutputException):
                 made.one_step(batches)
-            made.engine._optimizers[1].step()  # pyright: ignore[reportAttributeAccessIssue]
+            made.engine._optimizers[1].step()  # pyrefly: ignore[missing-attribute]
         else:
             made.one_step(batches)
     finally:

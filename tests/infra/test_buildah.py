@@ -124,7 +124,7 @@ class Registry(BaseHTTPRequestHandler):
         self.send_header("Docker-Content-Digest", "sha256:theirs")
         self.end_headers()
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_: Any) -> None:  # pyrefly: ignore[bad-override]
         pass
 
 

@@ -65,7 +65,7 @@ def test_without_an_answer_a_preview_goes_on_and_up_does_not(monkeypatch: pytest
 class Registry(BaseHTTPRequestHandler):
     """Gives everybody a token, as public.ecr.aws does, and wants it; `/v2/closed` wants another."""
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_: object) -> None:  # pyrefly: ignore[bad-override]
         """Say nothing."""
 
     def do_GET(self) -> None:

@@ -72,6 +72,7 @@ class Index(BaseHTTPRequestHandler):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate(host, *self.authority))
         self.connection = context.wrap_socket(self.connection, server_side=True)
+        # pyrefly: ignore[bad-assignment]
         self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb", buffering=0)
         self.close_connection = False
 
@@ -96,7 +97,7 @@ class Index(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_: Any) -> None:  # pyrefly: ignore[bad-override]
         pass
 
 

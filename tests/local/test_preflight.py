@@ -57,7 +57,7 @@ def test_a_good_machine_has_no_problem() -> None:
     ],
 )
 def test_each_refusal_names_the_cause_and_the_way_out(change: dict[str, object], said: str) -> None:
-    problems = preflight.node_problems(replace(GOOD, **change))  # pyright: ignore[reportArgumentType]
+    problems = preflight.node_problems(replace(GOOD, **change))  # pyrefly: ignore[bad-argument-type]
     assert len(problems) == 1
     assert said in problems[0]
     assert "\n" not in problems[0]

@@ -153,7 +153,7 @@ class Wire:
     def __init__(self, **answers: Any) -> None:
         self.answers, self.asked = answers, list[tuple[str, str]]()
         session = boto3.Session(aws_access_key_id="AKIA", aws_secret_access_key="x", region_name="us-east-2")
-        session.events.register("before-send.*.*", self._answer)
+        session.events.register("before-send.*.*", self._answer)  # pyrefly: ignore[bad-argument-type]
         self.amazon = Amazon(session, "us-east-2", account="123456789012")
 
     def _answer(self, request: Any, event_name: str, **_: Any) -> AWSResponse:
@@ -165,7 +165,7 @@ class Wire:
         status, body = answer if isinstance(answer, tuple) else (200, answer)
         content = body if isinstance(body, str) else json.dumps(body)
         kind = {"x-amzn-errortype": body.get("__type", "")} if isinstance(body, dict) else {}
-        return AWSResponse(request.url, status, kind, Raw(content.encode()))
+        return AWSResponse(request.url, status, kind, Raw(content.encode()))  # pyrefly: ignore[bad-argument-type]
 
 
 class Raw:

@@ -73,7 +73,7 @@ def _share_server(folder: Path) -> None:
 
     The server ends with the last process that has its pipe open.
     """
-    server: Any = forkserver._forkserver  # pyright: ignore[reportAttributeAccessIssue]
+    server: Any = forkserver._forkserver
     if server._forkserver_address is not None:
         return
     with (folder / "forkserver.json").open("a+") as file:
@@ -86,7 +86,7 @@ def _share_server(folder: Path) -> None:
             server.ensure_running = resource_tracker.ensure_running  # its own expects a child process
             return
         # Put the server's socket into the shared folder: this process deletes its own temporary folder at its end.
-        multiprocessing.current_process()._config["tempdir"] = str(folder)  # pyright: ignore[reportAttributeAccessIssue]
+        multiprocessing.current_process()._config["tempdir"] = str(folder)  # pyrefly: ignore[missing-attribute]
         server.ensure_running()
         file.truncate(0)
         file.write(json.dumps([server._forkserver_address, f"/proc/{os.getpid()}/fd/{server._forkserver_alive_fd}"]))
@@ -118,7 +118,7 @@ def run_launcher(environment: dict[str, str], arguments: list[str], log: str) ->
 
     from trainer import launch
 
-    torchs.Popen = ForkedWorker  # pyright: ignore[reportPrivateImportUsage]
+    torchs.Popen = ForkedWorker
     sys.exit(launch.main(arguments))
 
 
@@ -178,7 +178,7 @@ def _hold_saves(until: Path) -> None:
             time.sleep(0.02)
         real(*arguments)
 
-    written._write_files = slow
+    written._write_files = slow  # pyrefly: ignore[bad-assignment]
 
 
 class Workers:
@@ -213,7 +213,7 @@ def start_round(world: int, arguments: list[str], log: Path, target: Callable[..
         process = context().Process(target=target, args=(environment, arguments, str(log)))
         process.start()
         processes.append(process)
-    return Workers(processes, log)
+    return Workers(processes, log)  # pyrefly: ignore[bad-argument-type]
 
 
 class Launcher:

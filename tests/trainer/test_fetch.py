@@ -72,7 +72,7 @@ class Hub(ThreadingHTTPServer):
 
 
 class Answer(BaseHTTPRequestHandler):
-    server: Hub  # pyright: ignore[reportIncompatibleVariableOverride]
+    server: Hub
 
     def do_GET(self) -> None:
         hub, path = self.server, self.path.partition("?")[0]

@@ -163,9 +163,11 @@ def by_hand(folder: Path) -> dict[str, Any]:
 
     right = []
     for each in QUESTIONS:
-        context = words(each["question"])["input_ids"]
+        context = words(each["question"])["input_ids"]  # pyrefly: ignore[not-callable]
+        # pyrefly: ignore[not-callable, not-iterable]
         scores = [score(context, words(f" {choice}")["input_ids"]) for choice in each["choices"]]
         right.append(scores.index(max(scores)) == each["answer"])
+    # pyrefly: ignore[missing-attribute, not-callable]
     total = sum(score([words.bos_token_id], words(text)["input_ids"]) for text in TEXTS)
     return {"right": right, "bits": -total / math.log(2) / len("".join(TEXTS))}
 

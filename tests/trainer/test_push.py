@@ -34,7 +34,7 @@ class Hub(ThreadingHTTPServer):
 
 
 class Answer(BaseHTTPRequestHandler):
-    server: Hub  # pyright: ignore[reportIncompatibleVariableOverride]
+    server: Hub
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]

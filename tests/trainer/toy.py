@@ -67,10 +67,10 @@ def work() -> Any:
 
     net = Net()
     return Work(
-        net=net,  # pyright: ignore[reportArgumentType]
+        net=net,  # pyrefly: ignore[bad-argument-type]
         module=net,
         batches=Batches(),
-        validation=None,  # pyright: ignore[reportArgumentType]
+        validation=None,  # pyrefly: ignore[bad-argument-type]
         items_per_step=2 * PER_STEP,
         tokens_per_step=2 * PER_STEP,
         samples_per_step=2 * PER_STEP,

@@ -102,7 +102,8 @@ def test_dataset_inputs_are_paths_on_the_shared_volume() -> None:
 
 def test_where_text_is_in_its_records_is_told_to_the_trainer_as_it_takes_it() -> None:
     def told(**given: str) -> list[str]:
-        return prepare_arguments(TrainingConfig(), DatasetConfig(**given), "/x")[8:]  # pyright: ignore[reportArgumentType]
+        # pyrefly: ignore[bad-argument-type]
+        return prepare_arguments(TrainingConfig(), DatasetConfig(**given), "/x")[8:]
 
     assert told() == []
     for documents in DOCUMENTS:

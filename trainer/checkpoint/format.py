@@ -232,7 +232,7 @@ def _manifest(path: Path) -> dict[str, Any]:
         found = parse_mapping(text) or {}
         sealed = text == _sealed({key: value for key, value in found.items() if key != "digest"}).encode()
     except (ValueError, RecursionError):  # the second by a value that can be read and not written
-        sealed = False
+        found, sealed = {}, False
     if not sealed:
         raise Unfit(file, "does not match its own checksum")
     kinds = {"step": int, "figures": dict, "state": dict, "bytes": dict, "sha256": dict}
@@ -281,7 +281,7 @@ def load_weights(path: Path, model: "nn.Module") -> None:
     with ExitStack() as stack, torch.no_grad():
         files = [stack.enter_context(safe_open(file, "pt")) for file in weight_files(path / "model")]
         places = {name: file for file in files for name in file.keys()}  # noqa: SIM118, no dictionary
-        tied = getattr(model, "all_tied_weights_keys", {})  # each tied pair is saved under one of its names
+        tied: Any = getattr(model, "all_tied_weights_keys", {})  # each tied pair is saved under one of its names
         saved_as = places.keys() | {twice for pair in tied.items() for twice in pair if places.keys() & set(pair)}
         for name in sorted(places.keys() | own.keys()):
             here = tuple(own[name].shape) if name in own else None
@@ -293,7 +293,7 @@ def load_weights(path: Path, model: "nn.Module") -> None:
                 )
         for name, file in places.items():
             own[name].copy_(file.get_tensor(name))
-    model.tie_weights()  # pyright: ignore[reportCallIssue]
+    model.tie_weights()  # pyrefly: ignore[not-callable]
 
 
 def load_optimizer(path: Path, device: "torch.device | str" = "cpu") -> "dict[str, dict[str, torch.Tensor]]":

@@ -47,7 +47,8 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         parts = json.loads(tokenizer.to_str())
-        model, added = parts["model"], {token["content"]: token["special"] for token in parts["added_tokens"]}
+        model = parts["model"]
+        added: dict[str, bool] = {token["content"]: token["special"] for token in parts["added_tokens"]}
         longest = sorted(added, key=len, reverse=True)  # wins at its place, as in the tokenizer
         self.special = tuple(word for word in longest if added[word])
         self._unknown = model.get("unk_id", tokenizer.token_to_id(model.get("unk_token") or ""))

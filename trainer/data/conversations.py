@@ -49,7 +49,7 @@ class Chat:
         from transformers import PreTrainedTokenizerFast
         from transformers.utils import chat_template_utils
 
-        chat_template_utils.datetime = _Day  # pyright: ignore[reportPrivateImportUsage]
+        chat_template_utils.datetime = _Day
         tokenizer = tokenizer or Tokenizer.from_file(str(folder / FILE))
         try:
             self._known = PreTrainedTokenizerFast.from_pretrained(folder, tokenizer_object=tokenizer)
@@ -110,7 +110,7 @@ class Chat:
         # As transformers takes it; else with empty contents for calls alone, or their arguments as text (DeepSeek V3).
         for wire, blank in ((False, False), (False, True), (True, False), (True, True)):
             try:
-                return self._text(records.read(record, wire, blank))  # pyright: ignore[reportArgumentType]
+                return self._text(records.read(record, wire, blank))  # pyrefly: ignore[bad-argument-type]
             except (TypeError, UndefinedError) as found:
                 error = error or found
         assert error is not None

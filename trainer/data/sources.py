@@ -229,7 +229,8 @@ def _identity(source: Source, info: dict[str, Any], local: bool) -> str:
 def opened(source: Source) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """The decompressed content, and the stored file under it, whose position shows the progress."""
     with reading(source), _stored(source) as stored:
-        decompress: Any = Zstandard if source.compression == "zstd" else compr[source.compression or None]  # pyright: ignore
+        openers: dict[Any, Any] = compr | {"zstd": Zstandard}
+        decompress = openers[source.compression or None]
         content = decompress(stored, mode="rb")
         # Remote files have no readlines(hint); local ones are buffered already.
         plain = isinstance(stored, io.BufferedReader) and not source.compression

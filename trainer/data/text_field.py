@@ -11,7 +11,7 @@ class TextField:
     """Takes a record's text from one of its fields; null and empty text make no document."""
 
     def __init__(self, name: str) -> None:
-        self.columns = (name,)
+        self.columns: tuple[str, ...] = (name,)
 
     def read(self, record: Any, place: Place) -> str:
         (name,) = self.columns

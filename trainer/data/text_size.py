@@ -19,7 +19,7 @@ class TextSize:
         self._added = self._tokenizer.get_added_tokens_decoder()
         decoder = self._tokenizer.decoder
         # In a byte-level token one character is one byte, maybe part of a letter, so it may not decode on its own.
-        self._byte_level = decoder is not None and b'"ByteLevel"' in decoder.__getstate__()  # pyright: ignore
+        self._byte_level = decoder is not None and b'"ByteLevel"' in decoder.__getstate__()
 
     def count(self, tokens: np.ndarray, before: np.ndarray) -> int:
         """UTF-8 bytes of the text of `tokens`; before: the token before each, of the same shape.

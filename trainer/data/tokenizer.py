@@ -234,7 +234,7 @@ def _of_transformers(path: Path, spec: str) -> Tokenizer | None:
 
 def _byte_level(vocabulary: str, merges: str) -> Tokenizer:
     """A byte-level BPE tokenizer from GPT-2's two files; the first line of merges is a version comment."""
-    pairs = [tuple(line.split()) for line in merges.splitlines() if line and not line.startswith("#version")]
-    built = ByteLevelBPETokenizer(vocab=json.loads(vocabulary), merges=pairs)  # pyright: ignore[reportArgumentType]
-    built.add_special_tokens([AddedToken(END_OF_TEXT, special=True)])  # pyright: ignore[reportArgumentType]
+    pairs: Any = [tuple(line.split()) for line in merges.splitlines() if line and not line.startswith("#version")]
+    built = ByteLevelBPETokenizer(vocab=json.loads(vocabulary), merges=pairs)
+    built.add_special_tokens([AddedToken(END_OF_TEXT, special=True)])
     return Tokenizer.from_str(built.to_str())

@@ -72,7 +72,7 @@ class Agent(LocalElasticAgent):
         self._end_stopped()
         if len(self._running()) < len(worker_group.workers):
             self._wait(worker_group, 0)  # for a checkpoint: once one has ended, torch gives the others 30 s
-        result: RunResult = super()._monitor_workers(worker_group)  # pyright: ignore[reportCallIssue]
+        result: RunResult = super()._monitor_workers(worker_group)
         if result.is_failed():
             self._judge(list(result.failures.values()))
         return result

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
-from torch.distributed import Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import Store, TCPStore
 from torch.distributed.elastic.events.api import NodeState
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousConnectionError,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
-from torch.distributed import DistStoreError, Store  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import DistStoreError, Store
 from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousParameters
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import Token
 
@@ -67,13 +67,13 @@ class EtcdStore(Store):
         self._etcd, self._prefix = etcd, f"{PREFIX}{run_id}/store/"
         self.set_timeout(timeout)
 
-    def set(self, key: str, value: str | bytes) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def set(self, key: str, value: str | bytes) -> None:
         self._etcd.put(self._prefix + key, _bytes(value))
 
     def get(self, key: str) -> bytes:
         return self.multi_get([key])[0]
 
-    def add(self, key: str, amount: int) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def add(self, key: str, amount: int) -> int:
         found = self._etcd.get(self._prefix + key)
         while True:
             total = (int(found.data) if found else 0) + amount
@@ -81,7 +81,7 @@ class EtcdStore(Store):
             if written:
                 return total
 
-    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Write `desired` where the key holds `expected` (or is missing, with expected empty); return what it holds."""
         while True:
             found = self._etcd.get(self._prefix + key)
@@ -96,7 +96,7 @@ class EtcdStore(Store):
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """Read all keys in few requests: one by one, rank 0 would take minutes for hundreds of members."""
         values: dict[str, bytes] = {}
-        self._until(keys, self.timeout, values)  # pyright: ignore[reportAttributeAccessIssue]
+        self._until(keys, self.timeout, values)  # pyrefly: ignore[missing-attribute]
         return [values[key] for key in keys]
 
     def multi_set(self, keys: list[str], values: list[str | bytes]) -> None:
@@ -104,13 +104,13 @@ class EtcdStore(Store):
         for start in range(0, len(pairs), BATCH):
             self._etcd.put_many(dict(pairs[start : start + BATCH]))
 
-    def check(self, keys: list[str]) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def check(self, keys: list[str]) -> bool:
         return len(self._found(keys)) == len(set(keys))
 
-    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self._until(keys, timeout or self.timeout, {})  # pyright: ignore[reportAttributeAccessIssue]
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        self._until(keys, timeout or self.timeout, {})  # pyrefly: ignore[missing-attribute]
 
-    def delete_key(self, key: str) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def delete_key(self, key: str) -> bool:
         return self._etcd.delete(self._prefix + key)
 
     def num_keys(self) -> int:

@@ -121,7 +121,8 @@ def _copy_tokenizer(source: origin.Source, folder: Path) -> None:
         return
     from transformers import AutoTokenizer
 
-    AutoTokenizer.from_pretrained(source.model, trust_remote_code=False).save_pretrained(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(source.model, trust_remote_code=False)
+    tokenizer.save_pretrained(folder)
 
 
 if __name__ == "__main__":

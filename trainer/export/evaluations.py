@@ -34,7 +34,7 @@ def record(run: Path, step: int, tasks: dict[str, Any]) -> Path:
 
 def rows(tasks: dict[str, Any], step: int | None = None) -> list[tuple[str, ...]]:
     """One row a figure, in the order of HEADER."""
-    found = []
+    found: list[tuple[str, ...]] = []
     for name, task in tasks.items():
         samples = f"{task['samples']:,}" if task.get("samples") else ""
         if task.get("limit"):

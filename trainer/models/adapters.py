@@ -58,7 +58,7 @@ class Adapter:
         self._base = {"model": found, "fingerprint": fingerprint(net)}
         self._config = LoraConfig(
             r=settings.rank,
-            lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType]
+            lora_alpha=settings.alpha,  # pyrefly: ignore[bad-argument-type]  # a factor; peft says int
             lora_dropout=settings.dropout,
             target_modules=_targets(net, settings.targets),
             fan_in_fan_out=any(isinstance(module, Conv1D) for module in net.modules()),
@@ -203,7 +203,7 @@ class _Adapted(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(
         ctx: Any,
         x: torch.Tensor,
         weight: torch.Tensor,
@@ -244,12 +244,12 @@ def _forward(layer: Any, plain: Any, x: torch.Tensor, *given: Any, **options: An
     down, up = (part["default"].weight.to(dtype) for part in (layer.lora_A, layer.lora_B))
     with torch.autocast(device, enabled=False):
         found = _Adapted.apply(x.to(dtype).flatten(0, -2), base.weight, base.bias, down, up, layer.scaling["default"])
-    return found.unflatten(0, x.shape[:-1])  # pyright: ignore
+    return found.unflatten(0, x.shape[:-1])
 
 
 def trainables(net: nn.Module) -> dict[str, torch.Tensor]:
     """The weights that a checkpoint holds: all of them, or the adapter alone."""
-    return trained(net) if is_adapted(net) else net.state_dict()  # pyright: ignore[reportReturnType]
+    return {**trained(net)} if is_adapted(net) else net.state_dict()
 
 
 def is_adapted(net: nn.Module) -> bool:

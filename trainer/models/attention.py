@@ -55,7 +55,7 @@ def causal_attention(
 
     The first three are [batch x heads, length, head width], contiguous.
     """
-    return _Blocks.apply(query, key, value, hidden, scale)  # pyright: ignore[reportReturnType]
+    return _Blocks.apply(query, key, value, hidden, scale)
 
 
 def _turned(values: torch.Tensor) -> torch.Tensor:
@@ -65,7 +65,7 @@ def _turned(values: torch.Tensor) -> torch.Tensor:
 
 class _Blocks(torch.autograd.Function):
     @staticmethod
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, hidden: torch.Tensor, scale: float
     ) -> torch.Tensor:
         outputs, weights, key = [], [], _centred(key)

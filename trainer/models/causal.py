@@ -84,7 +84,7 @@ class CausalModel(nn.Module):
 
         total = torch.zeros((), device=hidden.device)
         for part, labels in zip(hidden.split(chunk), targets.split(chunk), strict=True):
-            total = total + checkpoint(loss, part, labels, use_reentrant=False)  # pyright: ignore[reportOperatorIssue]
+            total = total + checkpoint(loss, part, labels, use_reentrant=False)
         return total
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:

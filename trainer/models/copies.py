@@ -77,7 +77,7 @@ class _Cast(torch.autograd.Function):
     """copies, parameters -> copies; for autograd, each copy is its parameter, cast."""
 
     @staticmethod
-    def forward(ctx: Any, *both: torch.Tensor) -> tuple[torch.Tensor, ...]:  # pyright: ignore
+    def forward(ctx: Any, *both: torch.Tensor) -> tuple[torch.Tensor, ...]:
         copies, parameters = both[: len(both) // 2], both[len(both) // 2 :]
         ctx.parameters, ctx.adding = parameters, _adding
         return tuple(copy.detach() for copy in copies)

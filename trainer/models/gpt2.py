@@ -129,7 +129,7 @@ class LanguageModel(nn.Module):
     def _embedded(self, inputs: torch.Tensor, tied: TiedGradient | None) -> torch.Tensor:
         trunk = self.net.transformer
         self._copies.begin(trunk.wte.weight)
-        return _Embedding.apply(trunk.wte.weight, trunk.wpe.weight, inputs, tied)  # pyright: ignore[reportReturnType]
+        return _Embedding.apply(trunk.wte.weight, trunk.wpe.weight, inputs, tied)
 
     def _weights(self, layer: Any, dtype: torch.dtype) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
         norms = tuple(layer.get_parameter(name) for name in NORMS)
@@ -203,7 +203,7 @@ def projections(
 
 def biased(values: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Add a bias after its product instead of inside it: inductor then fuses the sum with what follows."""
-    return _Bias.apply(values, bias)  # pyright: ignore[reportReturnType]
+    return _Bias.apply(values, bias)
 
 
 def gelu(values: torch.Tensor) -> torch.Tensor:
@@ -219,7 +219,7 @@ class _Bias(torch.autograd.Function):
     which then walks memory by columns: a third slower for GELU."""
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:  # pyright: ignore
+    def forward(ctx: Any, values: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return values + bias
 
     @staticmethod
@@ -232,7 +232,7 @@ class _Embedding(torch.autograd.Function):
     """Sum of token and position embeddings. Its backward runs last and completes the gradient of a tied head."""
 
     @staticmethod
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(
         ctx: Any, words: torch.Tensor, positions: torch.Tensor, inputs: torch.Tensor, tied: TiedGradient | None
     ) -> torch.Tensor:
         ctx.save_for_backward(inputs)

@@ -163,7 +163,7 @@ def token_loss(
     weight from `vocabulary` on get no probability and no gradient. With `tied`, the weight's gradient goes there.
     """
     if torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad):
-        return _TokenLoss.apply(hidden, weight, targets, vocabulary, kernels, chunk, tied)  # pyright: ignore
+        return _TokenLoss.apply(hidden, weight, targets, vocabulary, kernels, chunk, tied)
     total = torch.zeros((), device=hidden.device)
     for part, labels in zip(hidden.split(chunk), targets.split(chunk), strict=True):
         total = total + kernels.losses(part @ weight.t(), labels, vocabulary)
@@ -172,7 +172,7 @@ def token_loss(
 
 class _TokenLoss(torch.autograd.Function):
     @staticmethod
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(
         ctx: Any,
         hidden: torch.Tensor,
         weight: torch.Tensor,

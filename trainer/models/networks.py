@@ -269,7 +269,8 @@ def _same_words(name: str, source: str, ours: Path) -> None:
     from transformers import AutoTokenizer
 
     # Another file may name further tokens, and a class others.
-    if AutoTokenizer.from_pretrained(source, trust_remote_code=False).get_vocab() != words:
+    tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    if tokenizer.get_vocab() != words:
         raise UserError(
             f"model.name: {name} has another tokenizer than the data; prepare the data with --tokenizer {source}"
         )

@@ -236,9 +236,10 @@ def weights(folder: Path) -> int:
 
 def _read(model: str, dtype: Any = "float32") -> Any:
     import transformers
+    from transformers.utils import logging
 
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         config = read_config(model)
         refuse_too_large(model)

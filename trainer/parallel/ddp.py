@@ -33,7 +33,7 @@ class Exchange:
     def hook(
         self,
         _: object,
-        bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
+        bucket: dist.GradBucket,
     ) -> torch.futures.Future[torch.Tensor]:
         gradients = bucket.buffer()
         sent = gradients if self._type is None else gradients.to(self._type)
@@ -64,7 +64,7 @@ class DdpEngine:
         if world.size > 1 and exchange:
             # Every worker has read frozen parameters from the same files: nothing to broadcast, no gradient to sum.
             frozen = [name for name, value in work.module.named_parameters() if not value.requires_grad]
-            work.module._ddp_params_and_buffers_to_ignore = frozen  # pyright: ignore[reportArgumentType]
+            work.module._ddp_params_and_buffers_to_ignore = frozen  # pyrefly: ignore[bad-argument-type]
             self._module = DistributedDataParallel(
                 work.module,
                 device_ids=[world.device] if world.device.type == "cuda" else None,
@@ -75,12 +75,13 @@ class DdpEngine:
             self._module.register_comm_hook(None, self._exchange.hook)
 
     def accumulate(self, batch: tuple[torch.Tensor, ...], weight: float, last: bool) -> torch.Tensor:
-        exchanges = isinstance(self._module, DistributedDataParallel)
+        module: Any = self._module
+        exchanges = isinstance(module, DistributedDataParallel)
         wait = exchanges and not last
         autocast = torch.autocast(self._world.device.type, self._dtype, enabled=self._dtype != torch.float32)
-        with self._module.no_sync() if wait else contextlib.nullcontext():  # pyright: ignore[reportCallIssue]
+        with module.no_sync() if wait else contextlib.nullcontext():
             with autocast, copies.adding(wait or not exchanges):
-                total = self._module(*batch) * weight
+                total = module(*batch) * weight
             self._scaler.scale(total / self._divisor).backward()
         if last:
             self._exchange.exposed.end()

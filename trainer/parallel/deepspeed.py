@@ -299,20 +299,19 @@ def _initialise(module: nn.Module, adam: torch.optim.Optimizer, settings: dict[s
     from deepspeed.runtime.zero.config import ZERO_OPTIMIZATION
 
     # For bf16 with fp32 sums, stage 1 would take another optimizer of DeepSpeed, which exchanges in fp32.
-    deepspeed.DeepSpeedEngine._do_optimizer_sanity_check = (  # pyright: ignore[reportAttributeAccessIssue]
-        lambda *_: ZERO_OPTIMIZATION
-    )
+    checks: Any = deepspeed.DeepSpeedEngine
+    checks._do_optimizer_sanity_check = lambda *_: ZERO_OPTIMIZATION
     # It requires fp32 weights if neither of its modes is on, but the frozen model of an adapter is fp16 then.
-    deepspeed.DeepSpeedEngine._DeepSpeedEngine__check_params = lambda *_: None  # pyright: ignore
+    checks._DeepSpeedEngine__check_params = lambda *_: None
     for value in module.parameters():
         if not value.requires_grad:
-            value.ds_optim_param = True  # do not broadcast it at the start: every worker has read it  # pyright: ignore
+            value.ds_optim_param = True  # pyrefly: ignore[missing-attribute]  # do not broadcast it at the start: every worker has read it
     with contextlib.redirect_stdout(None):
         deepspeed.init_distributed(auto_mpi_discovery=False)
         engine, *_ = deepspeed.initialize(
             model=module,
             optimizer=adam,
             config=settings,
-            dist_init_required=False,  # pyright: ignore[reportArgumentType]
+            dist_init_required=False,
         )
     return engine

@@ -50,9 +50,9 @@ class FsdpEngine(DdpEngine):
         within = sum(value.numel() for value in work.net.parameters() if id(value) in inner)
         # fully_shard moves each module to the device as it divides it: no device ever holds the whole model.
         for module in (*layers, work.module):
-            fully_shard(module, mesh=self._mesh, mp_policy=policy)
-            module.set_gradient_divide_factor(1.0)  # pyright: ignore[reportCallIssue]
-            module.set_force_sum_reduction_for_comms(True)  # pyright: ignore[reportCallIssue]
+            divided: Any = fully_shard(module, mesh=self._mesh, mp_policy=policy)
+            divided.set_gradient_divide_factor(1.0)
+            divided.set_force_sum_reduction_for_comms(True)
         embeddings = getattr(work.net, "get_input_embeddings", lambda: None)()
         if dtype != torch.float32 and embeddings is not None:
             embeddings.register_forward_hook(lambda module, given, output: output.float())
@@ -113,5 +113,6 @@ class FsdpEngine(DdpEngine):
 
 def _layers(net: nn.Module) -> list[nn.Module]:
     """The modules that transformers says not to split, the innermost first."""
-    names = set(getattr(net, "_no_split_modules", None) or ())
+    given: Any = getattr(net, "_no_split_modules", None)
+    names = set(given or ())
     return [module for module in net.modules() if type(module).__name__ in names][::-1]

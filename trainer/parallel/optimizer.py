@@ -101,9 +101,9 @@ def update(optimizers: Sequence[torch.optim.Optimizer], skipped: torch.Tensor) -
                 optimizer.step()
         else:
             # As GradScaler does: fused optimizers read it on the device.
-            optimizer.found_inf = skipped  # pyright: ignore[reportAttributeAccessIssue]
+            optimizer.found_inf = skipped  # pyrefly: ignore[missing-attribute]
             optimizer.step()
-            del optimizer.found_inf  # pyright: ignore[reportAttributeAccessIssue]
+            del optimizer.found_inf  # pyrefly: ignore[missing-attribute]
 
 
 def state(optimizers: Sequence[torch.optim.Optimizer], net: nn.Module) -> Tensors:

@@ -190,7 +190,7 @@ def ensure_group(world: World) -> None:
     """Make a process group of this worker alone if there is none: DeepSpeed and FSDP require one."""
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
-        store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+        store = dist.HashStore()
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
 
 

@@ -144,7 +144,7 @@ class Distillation(nn.Module):
                 self._vocabulary,
                 self.temperature,
                 self.alpha,
-            )  # pyright: ignore[reportReturnType]
+            )
 
     @torch.no_grad()
     def divergence(self, inputs: torch.Tensor) -> float:
@@ -179,7 +179,7 @@ class _MixedLoss(torch.autograd.Function):
     gradient and the backward pass scales it."""
 
     @staticmethod
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(
         ctx: Any,
         hidden: torch.Tensor,
         head: torch.Tensor,

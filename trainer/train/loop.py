@@ -207,7 +207,7 @@ class Loop:
         self.watch.steps += 1
         if self.step % self.config.metrics.every == 0 or self.step == self.config.steps:
             self.report(loss / work.items_per_step, rate, outcome, batch)
-        stopping, overdue = vote.result()
+        stopping, overdue = vote.result()  # pyrefly: ignore[unbound-name]
         return stopping, overdue
 
     def report(self, loss: torch.Tensor, rate: float, outcome: Outcome, batch: Batch) -> None:
@@ -277,6 +277,7 @@ class Loop:
             if attempt < LAST_ATTEMPTS:
                 self.pause(retry_pause(attempt), problem)
         raise TrainingError(
+            # pyrefly: ignore[unbound-name]
             f"cannot write the last checkpoint {path} or {DONE}: {problem}; free some space and start the training "
             "again: it resumes from the newest checkpoint"
         )

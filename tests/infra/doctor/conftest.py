@@ -85,9 +85,10 @@ class Cloud:
             ("eks", "DescribeClusterVersions", self._versions),
             ("iam", "SimulatePrincipalPolicy", self._simulate),
         ):
+            # pyrefly: ignore[bad-argument-type]
             made.events.register_last(f"before-send.{service}.{operation}", answer)
         for operation in ("ec2.DescribeInstances", "iam.SimulatePrincipalPolicy"):
-            made.events.register_first(f"before-send.{operation}", self._refuse)
+            made.events.register_first(f"before-send.{operation}", self._refuse)  # pyrefly: ignore[bad-argument-type]
         return made
 
     def _refuse(self, request: Any, event_name: str, **_: Any) -> AWSResponse | None:
@@ -133,11 +134,12 @@ class Cloud:
 
 def _answer(request: Any, content: dict[str, Any], status: int = 200) -> AWSResponse:
     headers = {"x-amzn-errortype": content["__type"]} if "__type" in content else {}
+    # pyrefly: ignore[bad-argument-type]
     return AWSResponse(request.url, status, headers, Raw(json.dumps(content).encode()))
 
 
 def _xml(request: Any, content: str, status: int = 200) -> AWSResponse:
-    return AWSResponse(request.url, status, {}, Raw(content.encode()))
+    return AWSResponse(request.url, status, {}, Raw(content.encode()))  # pyrefly: ignore[bad-argument-type]
 
 
 @pytest.fixture(scope="module")
@@ -218,4 +220,4 @@ def only(findings: list[Finding]) -> Finding:
 
 
 def client(service: str) -> Any:
-    return Cloud().session().client(service, region_name=REGION)
+    return Cloud().session().client(service, region_name=REGION)  # pyrefly: ignore[no-matching-overload]

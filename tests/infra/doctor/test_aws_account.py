@@ -88,8 +88,9 @@ def test_a_machine_that_others_stand_in_for_and_a_system_machine_that_nothing_do
             if name in unquote(request.body.decode() if isinstance(request.body, bytes) else request.body)
         )
         text = f"<R><instanceTypeOfferingSet>{items}</instanceTypeOfferingSet></R>"
-        return AWSResponse(request.url, 200, {}, Raw(text.encode()))
+        return AWSResponse(request.url, 200, {}, Raw(text.encode()))  # pyrefly: ignore[bad-argument-type]
 
+    # pyrefly: ignore[bad-argument-type]
     here.session.events.register_first("before-send.ec2.DescribeInstanceTypeOfferings", answer)
     assert offered(here, "g5.xlarge", "g5.2xlarge", zones=["use1-az1"]) == [
         ("warning", "g5.xlarge", "is not offered by use1-az1; in us-east-1 by none at all"),
@@ -163,9 +164,10 @@ def test_a_proxy_that_answers_in_awss_place_is_no_answer(here: Amazon, question:
     """In each protocol: XML, JSON by path, JSON."""
 
     def page(request: Any, **_: Any) -> AWSResponse:
+        # pyrefly: ignore[bad-argument-type]
         return AWSResponse(request.url, 403, {}, Raw(b"<!doctype html><title>Blocked</title>"))
 
-    here.session.events.register_first(f"before-send.{question[0]}", page)
+    here.session.events.register_first(f"before-send.{question[0]}", page)  # pyrefly: ignore[bad-argument-type]
     given: dict[str, Any] = {"State": "Active"} if question[0] == "ssm" else {}
     with pytest.raises(NoAnswer) as caught:
         here.ask(*question, **given)

@@ -72,7 +72,7 @@ class Account:
         import boto3
         from botocore.config import Config
 
-        client = boto3.client(
+        client = boto3.client(  # pyrefly: ignore[no-matching-overload]
             service,  # type: ignore[call-overload]
             region_name=self.region,
             endpoint_url=self.endpoint,

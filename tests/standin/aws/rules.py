@@ -35,7 +35,7 @@ ANYWHERE = "0.0.0.0/0"
 #: Port of NFS (RFC 7530, section 3.1).
 NFS = 2049
 
-Living = Sequence["Thing"]
+Living = Sequence["Thing"]  # pyrefly: ignore[not-a-type]
 
 
 def unmet(type_: str, inputs: Inputs, living: Living) -> str:

@@ -72,7 +72,7 @@ def save_and_die(run: str, at: int, largest: int, report: str) -> None:
     training = Training(2).step()
     saver = Saver(Path(run), Settings(keep=1), training.write_model, "")
     sys.addaudithook(watch)
-    os.fsync = lambda descriptor: (tick(), real(descriptor))[1]  # pyright: ignore[reportAttributeAccessIssue]
+    os.fsync = lambda descriptor: (tick(), real(descriptor))[1]  # pyrefly: ignore[bad-assignment]
     if largest:
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and gets an error instead
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))

@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def saver_of(run: Path, training: Training, **settings: object) -> Saver:
-    return Saver(run, Settings(**settings), training.write_model, "")  # pyright: ignore[reportArgumentType]
+    return Saver(run, Settings(**settings), training.write_model, "")  # pyrefly: ignore[bad-argument-type]
 
 
 def steps(run: Path) -> list[int]:

@@ -22,7 +22,7 @@ def words(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
     built.add_special_tokens([AddedToken(word, special=True) for word in SPECIAL])
     begin = built.token_to_id("<s>")
-    built.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", begin)])  # pyright: ignore[reportAttributeAccessIssue]
+    built.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", begin)])
     built.save(str(folder / "tokenizer.json"))
     described = {
         "bos_token": "<s>",

@@ -23,5 +23,5 @@ def _prepare(arguments: list[str], size: int, die_after: int | None) -> None:
     documents.PIECE_BYTES = size
     if die_after is not None:
         real, calls = shards.fsync, iter(range(10_000))
-        shards.fsync = lambda path: os._exit(9) if next(calls) == die_after else real(path)  # pyright: ignore[reportAttributeAccessIssue]
+        shards.fsync = lambda path: os._exit(9) if next(calls) == die_after else real(path)
     os._exit(prepare.main(arguments))

@@ -100,8 +100,9 @@ def test_ids_and_mask_are_those_of_transformers(chat: Callable[[str], Chat], tmp
     (found,) = tokens(chat(template), {"messages": TALK})
     known = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     theirs = known.apply_chat_template(TALK, return_dict=True, return_assistant_tokens_mask=template == MARKED)
-    assert (found & ID).tolist() == theirs["input_ids"]
+    assert (found & ID).tolist() == theirs["input_ids"]  # pyrefly: ignore[bad-index]
     if template == MARKED:
+        # pyrefly: ignore[bad-index]
         assert ((found & COUNTS) != 0).tolist() == [bool(value) for value in theirs["assistant_masks"]]
 
 
@@ -230,6 +231,7 @@ def test_a_tokenizer_without_a_template_gets_a_plain_one_that_stays_with_the_dat
     from transformers import AutoTokenizer
 
     known = AutoTokenizer.from_pretrained(out)
+    # pyrefly: ignore[missing-attribute]
     assert known.apply_chat_template(records(1)[0]["messages"], tokenize=False) == (
         "### User:\nQuestion 0 about light and ?\n\n### Assistant:\nAnswer 0.<|endoftext|>\n"
     )

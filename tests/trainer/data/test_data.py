@@ -24,7 +24,7 @@ GOLDEN = [854, 706, 317, 389, 749, 88, 148, 817]
 def in_memory(values: np.ndarray) -> Tokens:
     """A Tokens over one array instead of files."""
     tokens = Tokens([])
-    tokens._shards = [values]  # pyright: ignore[reportAttributeAccessIssue]
+    tokens._shards = [values]
     tokens._starts = np.array([0, len(values)])
     return tokens
 
@@ -109,7 +109,7 @@ def test_targets_are_the_next_tokens_and_windows_join() -> None:
 def test_shards_read_as_one_stream(cuts: list[int], data: st.DataObject) -> None:
     whole = np.arange(sum(cuts), dtype=np.uint16)
     tokens = in_memory(whole)
-    tokens._shards = list(np.split(whole, np.cumsum(cuts)[:-1]))  # pyright: ignore[reportAttributeAccessIssue]
+    tokens._shards = list(np.split(whole, np.cumsum(cuts)[:-1]))
     tokens._starts = np.cumsum([0, *cuts])
     start = data.draw(st.integers(0, len(whole) - 1))
     length = data.draw(st.integers(1, len(whole) - start))
@@ -212,7 +212,7 @@ def test_all_windows_of_a_micro_batch_are_asked_for_before_the_first_is_waited_f
         def __init__(self, paths: list[Path]) -> None:
             super().__init__(paths)
             for number, shard in enumerate(self._shards):
-                shard._mmap = Pages(number)  # pyright: ignore[reportAttributeAccessIssue]
+                shard._mmap = Pages(number)  # pyrefly: ignore[missing-attribute]
 
         def read(self, start: int, length: int) -> np.ndarray:
             calls.append(("read", start, start + length))

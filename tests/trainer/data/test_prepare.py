@@ -118,7 +118,7 @@ def test_shards_are_cut_to_size_and_the_index_counts_them(text: Path, tmp_path: 
 
 
 def _die_before_the_index(arguments: list[str]) -> None:
-    prepare.write_json = lambda *_: os._exit(9)  # pyright: ignore[reportAttributeAccessIssue]
+    prepare.write_json = lambda *_: os._exit(9)  # pyrefly: ignore[bad-assignment]
     prepare.main(arguments)
 
 

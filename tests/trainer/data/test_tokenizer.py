@@ -146,7 +146,7 @@ def test_a_tokenizer_that_begins_each_text_with_a_word_begins_each_document_with
     assert all(document[0] not in (500, 501) for document in prepared())
     built = Tokenizer.from_file(str(folder / "tokenizer.json"))
     template = TemplateProcessing(single="<|im_start|> $A", special_tokens=[("<|im_start|>", 500)])
-    built.post_processor = template  # pyright: ignore[reportAttributeAccessIssue]
+    built.post_processor = template
     shutil.rmtree(tmp_path / "data")
     built.save(str(folder / "tokenizer.json"))
     documents = prepared()
@@ -169,7 +169,7 @@ def test_a_tokenizer_that_is_lost_or_damaged_comes_back(
         if "state=written" in capsys.readouterr().out:
             before = file.read_bytes()
             file.unlink() if harm == "lost" else file.write_bytes(before[:100])
-    assert file.read_bytes() == before
+    assert file.read_bytes() == before  # pyrefly: ignore[unbound-name]
 
 
 def test_more_than_65536_words_take_four_bytes_each(tokenizer: Path, tmp_path: Path) -> None:

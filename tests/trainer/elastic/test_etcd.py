@@ -126,10 +126,11 @@ def test_a_password_is_asked_for_renewed_and_told_when_wrong(start: Start) -> No
     with_password(server)
     client = Etcd(access(server.endpoint, {}, {"ETCDCTL_USER": "trainer:good"}), retry_seconds=10)
     client.put("/trainyard/x", b"1")
-    assert client.swap("/trainyard/x", b"2", client.get("/trainyard/x").revision)[0]  # pyright: ignore[reportOptionalMemberAccess]
+    # pyrefly: ignore[missing-attribute]
+    assert client.swap("/trainyard/x", b"2", client.get("/trainyard/x").revision)[0]
     server.kill()
     server.start()  # the tokens that it gave are void now
-    assert client.get("/trainyard/x").data == b"2"  # pyright: ignore[reportOptionalMemberAccess]
+    assert client.get("/trainyard/x").data == b"2"  # pyrefly: ignore[missing-attribute]
     with pytest.raises(UserError, match="permission denied"):
         client.put("/others/x", b"1")
     with pytest.raises(UserError, match="refuses user trainer: wrong name or password"):

@@ -75,7 +75,7 @@ def test_the_launcher_decides_both_before_it_starts_workers(monkeypatch: pytest.
     monkeypatch.setattr(processor, "bind_workers", stop)
     options, _ = parse(["--standalone", "--nproc-per-node", "2"])
     with pytest.raises(Started):
-        launch(options, [], tmp_path)  # pyright: ignore[reportArgumentType]
+        launch(options, [], tmp_path)  # pyrefly: ignore[bad-argument-type]
     assert nccl.DEFAULTS.items() <= found.items()
     assert "TORCHINDUCTOR_COMPILE_THREADS" in found
 

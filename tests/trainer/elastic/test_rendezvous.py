@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed import DistStoreError, PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import DistStoreError, PrefixStore
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousParameters
 
 from tests.ports import free_port
@@ -108,7 +108,7 @@ def test_the_store_has_what_torchs_agents_use(store: EtcdStore) -> None:
     assert wrapped.compare_set("word", "other", "second") == b"first"
     assert wrapped.compare_set("word", "first", "second") == b"second"
     assert wrapped.multi_get(["address", "count"]) == [b"10.0.0.1", b"5"]
-    wrapped.multi_set(["x", "y"], ["1", "2"])  # pyright: ignore[reportAttributeAccessIssue]
+    wrapped.multi_set(["x", "y"], ["1", "2"])  # pyrefly: ignore[missing-attribute]
     assert wrapped.get("y") == b"2"
     assert store.num_keys() == 5
     assert wrapped.delete_key("address")

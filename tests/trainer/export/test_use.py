@@ -168,7 +168,7 @@ def test_the_cache_changes_no_text(run: Path) -> None:
     folder = newest(run) / "model"
     net: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
     words = AutoTokenizer.from_pretrained(folder)
-    ids = words("The Rays", return_tensors="pt")["input_ids"]
+    ids = words("The Rays", return_tensors="pt")["input_ids"]  # pyrefly: ignore[not-callable]
     begin = ids.shape[1]
     for _ in range(20):
         with torch.no_grad():
@@ -176,7 +176,7 @@ def test_the_cache_changes_no_text(run: Path) -> None:
     from trainer.models.origin import from_run
 
     text = sample.sample(from_run(run), "The Rays", 20, seed=0, temperature=0)[0]
-    assert text == words.decode(ids[0], skip_special_tokens=True)
+    assert text == words.decode(ids[0], skip_special_tokens=True)  # pyrefly: ignore[missing-attribute]
     assert ids.shape[1] == begin + 20
 
 
@@ -190,6 +190,7 @@ def test_an_exported_model_gives_our_logits(run: Path, tmp_path: Path, dtype: st
     assert theirs.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
     ours: Any = AutoModelForCausalLM.from_pretrained(newest(run) / "model").eval()
     words = AutoTokenizer.from_pretrained(output)
+    # pyrefly: ignore[not-callable]
     tokens = words("The Rays of Light differ in Colour and Refrangibility.", return_tensors="pt")["input_ids"]
     with torch.no_grad():
         a, b = theirs.eval()(tokens).logits.float(), ours(tokens).logits
@@ -277,7 +278,7 @@ def test_a_model_that_answers_questions_is_evaluated_and_exported_too(
     output = tmp_path / "model"
     assert export.main(["--run", str(run), "--output", str(output)]) == 0
     assert AutoModelForQuestionAnswering.from_pretrained(output)
-    assert AutoTokenizer.from_pretrained(output)("Which?")["input_ids"]
+    assert AutoTokenizer.from_pretrained(output)("Which?")["input_ids"]  # pyrefly: ignore[not-callable]
     card = (output / "README.md").read_text()
     assert "pipeline_tag: question-answering" in card
     assert f"| F1 | {done['f1']:.2f} |" in card

@@ -39,7 +39,7 @@ def kept(module: torch.nn.Module, length: int) -> int:
     tokens = torch.randint(512, (2, length + 1))
     with torch.autocast("cpu", torch.bfloat16):
         found = toy.kept(lambda: module(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()))
-    kept_copies = getattr(module, "_copies", SimpleNamespace(_kept={}))._kept
+    kept_copies = getattr(module, "_copies", SimpleNamespace(_kept={}))._kept  # pyrefly: ignore[missing-attribute]
     copies = {copy.untyped_storage().data_ptr() for _, copy in kept_copies.values()}
     return sum(size for place, size in found.items() if place not in weights | copies)
 
@@ -213,7 +213,7 @@ def test_the_validation_set_is_of_the_whole_split_and_does_not_depend_on_the_mic
 def differ(world: Any) -> str:
     work = SimpleNamespace(windows=2 if world.first else 4)
     try:
-        feed.agree_on_micro_batch(work, world)  # pyright: ignore[reportArgumentType]
+        feed.agree_on_micro_batch(work, world)  # pyrefly: ignore[bad-argument-type]
     except UserError as error:
         return str(error)
     return ""

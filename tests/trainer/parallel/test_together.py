@@ -53,8 +53,9 @@ def slow_machine(environment: dict[str, str], arguments: list[str], log: str) ->
     def compiles(*_: Any) -> None:
         time.sleep(1.5 * TIMEOUT * second)
 
+    # pyrefly: ignore[bad-assignment]
     format.open_regular, resume.load_optimizer, compiled.prepare = reads, loads, compiles
-    LanguageModel.compile = lambda self: None  # pyright: ignore[reportAttributeAccessIssue]
+    LanguageModel.compile = lambda self: None
     run_worker(environment, arguments, log)
 
 

@@ -120,7 +120,7 @@ def test_what_closes_an_answer_is_looked_up_in_one_that_was_not_cut(
     cut = SimpleNamespace(sizes=sizes, length=packed.length, answer=lambda number: ([], [30] if number == 0 else [0]))
     net = network()
     net.generation_config.eos_token_id = 2
-    finetune.stop_after_answers(net, cut, tokenizer / "tokenizer.json")  # pyright: ignore[reportArgumentType]
+    finetune.stop_after_answers(net, cut, tokenizer / "tokenizer.json")  # pyrefly: ignore[bad-argument-type]
     assert net.generation_config.eos_token_id == [0, 2]
     net.save_pretrained(tmp_path / "base")
     net.generation_config.eos_token_id = 2

@@ -42,9 +42,9 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = {word for text in texts for word, _ in cut.pre_tokenize_str(normal.normalize_str(text))}
     pieces = words.union(*words, (f"##{letter}" for letter in set().union(*words)))
     known = {piece: number for number, piece in enumerate([*special, *sorted(pieces)])}
-    built = Tokenizer(WordPiece(known, unk_token="[UNK]"))  # pyright: ignore[reportCallIssue]
-    built.normalizer, built.pre_tokenizer = normal, cut  # pyright: ignore[reportAttributeAccessIssue]
-    built.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))  # pyright: ignore[reportAttributeAccessIssue]
+    built = Tokenizer(WordPiece(known, unk_token="[UNK]"))
+    built.normalizer, built.pre_tokenizer = normal, cut
+    built.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     PreTrainedTokenizerFast(tokenizer_object=built, model_input_names=inputs, **names).save_pretrained(folder)
@@ -120,10 +120,10 @@ def test_it_learns_the_answers_and_says_how_well(
     folder = Path(done["checkpoint"]) / "model"
     tokenizer, net = AutoTokenizer.from_pretrained(folder), AutoModelForQuestionAnswering.from_pretrained(folder)
     asked = squad_data.read_questions(KEY, str(QUESTIONS))[0]
-    encoded = tokenizer(asked.question, asked.context, return_tensors="pt")
+    encoded = tokenizer(asked.question, asked.context, return_tensors="pt")  # pyrefly: ignore[not-callable]
     out = net(**encoded)
     span = encoded["input_ids"][0, out.start_logits.argmax() : out.end_logits.argmax() + 1]
-    assert tokenizer.decode(span) == "ada morrow"
+    assert tokenizer.decode(span) == "ada morrow"  # pyrefly: ignore[missing-attribute]
 
 
 def test_a_resumed_run_and_two_workers_take_the_same_steps(

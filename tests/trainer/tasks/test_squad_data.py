@@ -28,9 +28,9 @@ SHAPE = (48, 8, 12)
 def words() -> Any:
     texts = sorted({word for each in QUESTIONS for word in (each.question + " " + each.context).split()})
     vocabulary = {word: number for number, word in enumerate(["[UNK]", "[SEP]", "[CLS]", *texts])}
-    built = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))  # pyright: ignore[reportCallIssue]
-    built.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
-    built.post_processor = processors.BertProcessing(("[SEP]", 1), ("[CLS]", 2))  # pyright: ignore[reportAttributeAccessIssue]
+    built = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
+    built.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    built.post_processor = processors.BertProcessing(("[SEP]", 1), ("[CLS]", 2))
     names = ["input_ids", "token_type_ids", "attention_mask"]
     return PreTrainedTokenizerFast(tokenizer_object=built, model_input_names=names)
 

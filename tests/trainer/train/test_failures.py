@@ -39,7 +39,7 @@ def second_fails_at(step: int, error: type[RuntimeError], text: str, environment
             raise error(text)
         return real(self, rate, number)
 
-    DdpEngine.step = failing  # pyright: ignore[reportAttributeAccessIssue]
+    DdpEngine.step = failing  # pyrefly: ignore[bad-assignment]
 
 
 def full_at_once(environment: dict[str, str], arguments: list[str], log: str) -> None:

@@ -55,7 +55,7 @@ class Validation:
 
 def stopped(run: Path, notice: bool) -> bool:
     """Six steps, every second of which is validated. Returns whether the training stopped before."""
-    work: Any = dataclasses.replace(toy.work(), validation=Validation(notice))  # pyright: ignore[reportArgumentType]
+    work: Any = dataclasses.replace(toy.work(), validation=Validation(notice))
     try:
         train(work, toy.configuration(steps=6, evaluation__every=2, run__directory=run), run, toy.place())
     except Stopped:

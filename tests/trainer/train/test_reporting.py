@@ -91,7 +91,7 @@ def test_an_error_without_a_text_is_told_by_its_kind(
     monkeypatch.undo()
     tell = reporter(tmp_path)
     monkeypatch.setattr("trainer.train.metrics.write_json", fail)
-    tell._exporters = [SimpleNamespace(name="mine", write=fail, close=lambda: None)]  # pyright: ignore[reportAttributeAccessIssue]
+    tell._exporters = [SimpleNamespace(name="mine", write=fail, close=lambda: None)]
     tell.training(figures(1))
     assert capsys.readouterr().out.count(f"reason='{kind}'") == 2
     # A last checkpoint that fails without a word has not been written.
