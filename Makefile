@@ -55,9 +55,9 @@ lint: .venv/dev.stamp  ## check format, lint, import directions, workflows and t
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/lint-imports --no-cache
+	.venv/bin/pyrefly check --output-format min-text
 	@$(TRAINYARD) local toolchain actionlint
 	$$($(PY) -c 'from local import toolchain; print(toolchain.program("actionlint"))')
-	.venv/bin/pyrefly check --output-format min-text
 
 docs: .venv/dev.stamp  ## regenerate the pictures and tables of README and docs/ from the code
 	$(TRAINYARD) dev docs

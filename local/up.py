@@ -104,16 +104,15 @@ def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False, as_i
         with phases.phase("registry"):
             processes.wait(daemon("registry"))
     with ThreadPoolExecutor() as pool:
-        # Run two builds in parallel: while one links, on one processor, the other compiles. Kubernetes takes longest
-        # and runs beside all others; the plugin, which shares most packages with it, comes last and finds them
-        # compiled. The images wait for network and disk more than they compute.
-        kubernetes = pool.submit(build, "kubernetes", phases)
-        others = pool.submit(build_all, ("etcd", "coredns"), phases)
-        pulumi = pool.submit(_after, others, lambda: build_pulumi(phases, download))
+        # Run two builds in parallel: while one links, on one processor, the other compiles. Programs that share most
+        # packages follow each other, and etcd goes first, alone: two compilers that start together compile the same.
+        # The images wait for network and disk more than they compute.
+        etcd = pool.submit(build, "etcd", phases)
+        kubernetes = pool.submit(_after, etcd, lambda: build_all(("kubernetes", "coredns"), phases))
+        pulumi = pool.submit(_after, etcd, lambda: build_pulumi(phases, download))
         base = pool.submit(make_base, phases, as_is)
         runtime = pool.submit(_after, base, start_runtime)
         trainer = pool.submit(make_trainer, phases, base, runtime) if facts.new_image and builds_trainer() else None
-        others.result()
         kubernetes.result()
         start_node(phases, base, runtime)
         plugin = pulumi.result()
