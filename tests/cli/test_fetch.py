@@ -74,6 +74,9 @@ from tests.cli.volume import Seen, Wire
 volume = Wire(Path({str(tmp_path / "first")!r})).volume
 get(volume, {str(run)!r}, {{"large.bin": {60 * MB}}}, Path({str(here)!r}), Seen())
 """
+    held = tmp_path / "first" / "held"
+    held.parent.mkdir()
+    held.touch()
     client = subprocess.Popen([sys.executable, "-c", program], cwd=Path.cwd(), start_new_session=True)
     end = time.monotonic() + 60
     while (there := max((p.stat().st_size for p in here.rglob("large.bin*")), default=0)) < 4 * MB:
@@ -81,6 +84,7 @@ get(volume, {str(run)!r}, {{"large.bin": {60 * MB}}}, Path({str(here)!r}), Seen(
     os.killpg(client.pid, signal.SIGKILL) if group else client.kill()
     client.wait()
     assert not (here / "large.bin").exists()
+    held.unlink()
     wire = Wire(tmp_path / "second")
     get(wire.volume, str(run), {"large.bin": 60 * MB}, here, Seen())
     assert wire.received < 61 * MB - there

@@ -132,12 +132,16 @@ from cli.upload import local_files
 from tests.cli.volume import Seen, Wire
 put(Wire(Path({str(tmp_path / "first")!r})).volume, *local_files(Path({str(source)!r})), {str(volume_folder)!r}, Seen())
 """
+    held = tmp_path / "first" / "held"
+    held.parent.mkdir()
+    held.touch()
     client = subprocess.Popen([sys.executable, "-c", program], cwd=Path.cwd(), start_new_session=True)
     wait_until(lambda: part_of(volume_folder) > 4 * MB)
     os.killpg(client.pid, signal.SIGKILL) if group else client.kill()
     client.wait()
     there = part_of(volume_folder)
     assert not (volume_folder / "large.bin").exists()
+    held.unlink()
     wire = Wire(tmp_path / "second")
     send(wire, source, volume_folder)
     assert wire.sent < 61 * MB - there

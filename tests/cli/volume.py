@@ -20,7 +20,7 @@ MB = 1 << 20
 BESIDE = {"PYTHONPATH": os.pathsep.join(str(part.parent) for part in PARTS)}
 
 EXEC = """
-import json, os, pathlib, signal, subprocess, sys, threading
+import json, os, pathlib, signal, subprocess, sys, threading, time
 notes, command = pathlib.Path(sys.argv[1]), sys.argv[2:]
 settings = json.loads((notes / "settings.json").read_text())
 def line(**found):
@@ -49,6 +49,8 @@ def pump(source, target, name):
             counts[name] += len(part)
             if broken():
                 end()
+            while (notes / "held").exists() and counts[name] > settings["held_after"]:
+                time.sleep(0.01)
             view = memoryview(part)
             while view:
                 view = view[os.write(target, view):]
@@ -93,7 +95,10 @@ class Seen(Bar):
 
 
 class Wire:
-    """A volume behind EXEC, with counts of bytes and connections."""
+    """A volume behind EXEC, with counts of bytes and connections. While `notes`/held exists, no more than HELD_AFTER
+    bytes pass in a direction."""
+
+    HELD_AFTER = 8 * MB
 
     def __init__(
         self,
@@ -105,7 +110,12 @@ class Wire:
     ):
         notes.mkdir(exist_ok=True)
         self.notes = notes
-        settings = {"break_after": break_after, "kill": kill, "environment": BESIDE | environment}
+        settings = {
+            "break_after": break_after,
+            "kill": kill,
+            "held_after": self.HELD_AFTER,
+            "environment": BESIDE | environment,
+        }
         (notes / "settings.json").write_text(json.dumps(settings))
         played = (sys.executable, "-c", EXEC, str(notes))
         self.volume = Volume(played, (sys.executable, str(program)))

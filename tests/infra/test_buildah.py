@@ -35,8 +35,9 @@ def test_a_build_says_regularly_at_which_step_it_is_and_nothing_twice(
     told: list[str] = []
 
     def tell(line: str) -> None:
-        told.append(line)
-        (tmp_path / "first").touch()
+        if "step 1" in line or told:  # a busy machine tells that it waits before the build says its first step
+            told.append(line)
+            (tmp_path / "first").touch()
         if len(told) > 2 and "Downloaded" in told[-3]:
             (tmp_path / "enough").touch()
 
