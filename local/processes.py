@@ -55,13 +55,17 @@ def boot_id() -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """Return when the process started, in clock ticks after boot; None if it does not exist or is a zombie."""
+    """Return when the process started, in clock ticks after boot; None if it does not exist or is a zombie.
+
+    One whose first thread has ended looks like a zombie while others still hold its files and ports.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     fields = text[text.rindex(")") + 2 :].split()  # the program's name may contain spaces and parentheses
-    return None if fields[0] in "ZX" else int(fields[19])
+    threads, started = int(fields[17]), int(fields[19])
+    return None if fields[0] in "ZX" and threads < 2 else started
 
 
 def is_alive(record: Record | None) -> bool:

@@ -130,7 +130,8 @@ def started(pid: int) -> str | None:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return None
-    return None if fields[0] in "ZX" else f"{boot} {fields[19]}"
+    # A first thread that ended leaves state Z while others still work.
+    return None if fields[0] in "ZX" and int(fields[17]) < 2 else f"{boot} {fields[19]}"
 
 
 def _signal(send: Callable[[int, int], None], pid: int, number: int) -> None:

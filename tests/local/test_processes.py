@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 import time
@@ -139,6 +140,25 @@ def test_one_that_ignores_sigterm_is_killed(sleeper: Daemon) -> None:
     first = pid()
     assert processes.stop("sleeper", 0.3)
     assert processes.start_time(first) is None
+
+
+def test_one_whose_first_thread_has_ended_lives_while_another_has_its_port() -> None:
+    """As when etcd ends: its first thread is a zombie before the last one has closed the port."""
+    code = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=lambda: print('begun', flush=True) or time.sleep(60)).start()\n"
+        # exit(2) ends the calling thread alone.
+        f"ctypes.CDLL(None).syscall({60 if platform.machine() == 'x86_64' else 93}, 0)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        stat = Path(f"/proc/{process.pid}/stat")
+        deadline = time.monotonic() + 10
+        while stat.read_text().rpartition(")")[2].split()[0] != "Z":
+            assert time.monotonic() < deadline
+        assert processes.start_time(process.pid)
+        process.kill()
 
 
 def test_the_daemons_get_none_of_the_caller_s_proxies(sleeper: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,8 +128,7 @@ def test_a_record_of_any_usual_form_has_the_tokens_that_transformers_gives_its_m
 ) -> None:
     record, messages, tools = FORMS[form]
     found = ids(chat(TOOLS), record)
-    known = PreTrainedTokenizerFast.from_pretrained(tmp_path)
-    # pyrefly: ignore[bad-argument-type, bad-index]
+    known: Any = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     assert found == known.apply_chat_template(messages, tools=tools)["input_ids"]
 
 
@@ -336,13 +335,11 @@ def test_of_several_templates_the_one_of_transformers_is_taken_and_stays_with_th
     out = tmp_path / "out"
     options = ["--conversations", "--input", str(path), "--output", str(out), "--tokenizer", str(model)]
     assert prepare.main(options) == 0
-    theirs = PreTrainedTokenizerFast.from_pretrained(model)
+    theirs: Any = PreTrainedTokenizerFast.from_pretrained(model)
     for known in (theirs, PreTrainedTokenizerFast.from_pretrained(out)):
         for record in records[:2]:
-            # pyrefly: ignore[bad-index]
             expected = theirs.apply_chat_template(record["messages"], tools=record.get("tools"))["input_ids"]
             assert ids(Chat(out), record) == expected
-            # pyrefly: ignore[bad-index]
             assert known.apply_chat_template(record["messages"], tools=record.get("tools"))["input_ids"] == expected
 
 
