@@ -336,6 +336,7 @@ def test_of_several_templates_the_one_of_transformers_is_taken_and_stays_with_th
     options = ["--conversations", "--input", str(path), "--output", str(out), "--tokenizer", str(model)]
     assert prepare.main(options) == 0
     theirs: Any = PreTrainedTokenizerFast.from_pretrained(model)
+    known: Any
     for known in (theirs, PreTrainedTokenizerFast.from_pretrained(out)):
         for record in records[:2]:
             expected = theirs.apply_chat_template(record["messages"], tools=record.get("tools"))["input_ids"]
