@@ -335,11 +335,10 @@ def test_of_several_templates_the_one_of_transformers_is_taken_and_stays_with_th
     out = tmp_path / "out"
     options = ["--conversations", "--input", str(path), "--output", str(out), "--tokenizer", str(model)]
     assert prepare.main(options) == 0
-    theirs: Any = PreTrainedTokenizerFast.from_pretrained(model)
-    known: Any
-    for known in (theirs, PreTrainedTokenizerFast.from_pretrained(out)):
+    both: list[Any] = [PreTrainedTokenizerFast.from_pretrained(each) for each in (model, out)]
+    for known in both:
         for record in records[:2]:
-            expected = theirs.apply_chat_template(record["messages"], tools=record.get("tools"))["input_ids"]
+            expected = both[0].apply_chat_template(record["messages"], tools=record.get("tools"))["input_ids"]
             assert ids(Chat(out), record) == expected
             assert known.apply_chat_template(record["messages"], tools=record.get("tools"))["input_ids"] == expected
 
