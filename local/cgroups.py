@@ -10,9 +10,6 @@ NEEDED = ("cpu", "cpuacct", "cpuset", "memory")
 # cgroup_v2_manager_linux.go), and systemd delegates it to no group.
 UNIFIED = ("cpu", "cpuset", "memory", "pids")
 UNIFIED_OPTIONAL = ("hugetlb",)
-# The pods' weight where others want the processors too, by file: half the default, so that a training gives way to the
-# control plane, which must answer, and to what a person does on this machine.
-WEIGHTS = {"cpu.shares": 512, "cpu.weight": 50}
 
 
 def is_unified(mount: Path = MOUNT) -> bool:
@@ -46,12 +43,10 @@ def ensure(mount: Path = MOUNT) -> None:
         group.mkdir(exist_ok=True)
         if unified:
             _hand_on(tree, group)
+            continue
         for name in ("cpuset.cpus", "cpuset.mems"):  # empty in a new group, which then admits no process
-            if not unified and (group / name).exists() and not (group / name).read_text().strip():
+            if (group / name).exists() and not (group / name).read_text().strip():
                 (group / name).write_text((tree / name).read_text())
-        for name, weight in WEIGHTS.items():
-            if (group / name).exists():
-                (group / name).write_text(f"{weight}\n")
 
 
 def _hand_on(*groups: Path) -> None:

@@ -15,30 +15,31 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 #: Files that continue from an earlier file's result, or must be alone on the node, in the order in which the groups
-#: start: first those that have the node alone, beside groups that need no node; then the one that waits more than it
-#: computes, beside the longest. All others follow.
+#: start: first those that have the node alone, beside groups that need no node (test_node_healing leaves them most of
+#: the processors); then the one that waits for a lost node, beside the longest. All others follow.
 GROUPS = (
     ("test_node_healing", "test_trainings"),
     ("test_gcp_engine", "test_replaced_objects", "test_stack", "test_killed_pulumi"),
     ("test_aws_engine", "test_second_preview", "test_living_stack", "test_typed_values", "test_engine"),
     ("test_lost_node",),
-    ("test_data_in_model_out", "test_evaluate", "test_run_commands", "test_finetune"),
+    ("test_data_in_model_out", "test_evaluate", "test_finetune", "test_run_commands"),
     ("test_elastic_pods", "test_network_policies"),
     ("test_lifecycle",),
     ("test_local_stack",),
     ("test_prove",),
 )
-PLACES = {file: place for place, group in enumerate(GROUPS) for file in group}
+PLACES = {file: (place, turn) for place, group in enumerate(GROUPS) for turn, file in enumerate(group)}
 
 
-def place(nodeid: str) -> int:
-    return PLACES.get(Path(nodeid.split("::")[0]).stem, len(GROUPS))
+def place(nodeid: str) -> tuple[int, int]:
+    """The group of a test's file, and the file's turn in it."""
+    return PLACES.get(Path(nodeid.split("::")[0]).stem, (len(GROUPS), 0))
 
 
 class ByResource(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
-        file, found = super()._split_scope(nodeid), place(nodeid)
-        return file if found == len(GROUPS) else f"group {found}"
+        file, (group, _) = super()._split_scope(nodeid), place(nodeid)
+        return file if group == len(GROUPS) else f"group {group}"
 
     def _reschedule(self, node: Any) -> None:
         # xdist gives the next files to a process with two tests left, each of which may take minutes here.
@@ -55,5 +56,4 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order a group's tests that break the node first: the others wait until it is repaired."""
-    items.sort(key=lambda item: (place(item.nodeid), "node_alone" not in getattr(item, "fixturenames", ())))
+    items.sort(key=lambda item: place(item.nodeid))

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from tests.gpu import small
 from tests.trainer import toy
@@ -90,22 +89,19 @@ def test_every_engine_tells_how_long_computing_waited_for_the_others(changes: di
     assert waiting > late + 0.2
 
 
-def windows_of(rank: int, count: int) -> dict[str, torch.Tensor]:
-    """The weights of GPT-2 after two steps of eight micro-batches, of which this worker makes every `count`th."""
-    from trainer.parallel.world import World
+def windows_of(world: Any) -> dict[str, torch.Tensor]:
+    """The weights of GPT-2 after two steps of eight micro-batches, of which this worker makes every `size`th."""
     from trainer.train.loop import build_engine
 
     device = torch.device("cpu")
-    control = dist.new_group(backend="gloo") if count > 1 else None
-    world = World(rank, count, local_rank=0, round=1, device=device, control=control)
     built = build_engine(small.work(device), small.settings(), world, torch.bfloat16)
-    small.steps(built, device, 0, 2, range(rank, 8, count))
+    small.steps(built, device, 0, 2, range(world.rank, 8, world.size))
     return small.weights(built)
 
 
 def test_what_several_passes_added_in_place_is_exchanged_with_the_last(tmp_path: Path) -> None:
     """Each of two workers makes four passes a step: three before DDP's exchange, of which two add to gradients."""
-    first, second = small.in_processes(2, windows_of, folder=tmp_path)
+    first, second = toy.drive(2, windows_of, folder=tmp_path)
     assert all(torch.equal(first[name], second[name]) for name in first)
-    (alone,) = small.in_processes(1, windows_of, folder=tmp_path)
+    (alone,) = toy.drive(1, windows_of, folder=tmp_path)
     assert small.difference(first, alone, mean=True) < 0.05, "rounding alone"
