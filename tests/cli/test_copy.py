@@ -15,7 +15,7 @@ import pytest
 from cli import upload, volume_program
 from cli.transfer import LostError, TransferError, copy
 from cli.volume_program import PIECE
-from tests.cli.volume import PROGRAM, Seen, Wire, noise, plant, told, tree
+from tests.cli.volume import BESIDE, PROGRAM, Seen, Wire, noise, plant, told, tree
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, dict[str, str
     moto.start()
     host, port = moto.get_host_and_port()
     keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-    environment = {**os.environ, **keys, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}
+    environment = {**os.environ, **BESIDE, **keys, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}
     for name in ("AWS_ENDPOINT_URL", *keys):
         monkeypatch.setenv(name, environment[name])
     import boto3
