@@ -240,7 +240,7 @@ def open_regular(name: str, mode: str, folder: int) -> BinaryIO:
         return opened
 
     try:
-        return open(name, mode, opener=opener)  # type: ignore[return-value]
+        return open(name, mode, opener=opener)  # pyrefly: ignore[bad-return]
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -124,13 +124,7 @@ class Draft:
         while 2 * size <= (max(LEAST, min(most, total / STEPS)) if total else most):
             size *= 2
         epochs = int(self.epochs) if self.epochs == int(self.epochs) else self.epochs
-        found: dict[str, Any] = {
-            "task": self.task,
-            "model": model,
-            "epochs": epochs,
-            "tokensPerStep": size,
-            "sequenceLength": length,
-        }
+        found = dict[str, Any](task=self.task, model=model, epochs=epochs, tokensPerStep=size, sequenceLength=length)
         optimizer: dict[str, Any] = {"learningRate": rate} if rate else {}
         if total:
             steps = math.ceil(total / size)

@@ -60,7 +60,8 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "keys"):
         return {key: _guarded(lambda key=key: value[key]) for key in value}
     if isinstance(value, Iterable):
-        return [_guarded(lambda at=at: value[at]) for at in range(len(value))]  # type: ignore[arg-type]
+        # pyrefly: ignore[bad-argument-type, bad-index]
+        return [_guarded(lambda at=at: value[at]) for at in range(len(value))]
     return value
 
 

@@ -109,7 +109,7 @@ def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
     raise RuntimeError("the mocks answer with plain values, and wait for none")
 
 
-mocks._sync_await = _at_once  # type: ignore[attr-defined]
+mocks._sync_await = _at_once  # pyrefly: ignore[bad-assignment]
 
 
 class _Answers(mocks.Mocks):
@@ -241,7 +241,7 @@ def record(
         mocks.set_mocks(recorder.mocks, project=PROJECT, stack=stack_name, preview=not known, monitor=recorder)
         set_all_config({f"{PROJECT}:{key}": json.dumps(value) for key, value in values.items()})
         # Drop set_mocks' own root stack: the program runs in a fresh one, as under the real engine.
-        set_root_resource(None)  # type: ignore[arg-type]
+        set_root_resource(None)  # pyrefly: ignore[bad-argument-type]
         # No registry is asked either.
         with _without_collector(), patch("infra.buildah.registry_digest", return_value=computed.DIGEST):
             _sync_await(run_in_stack(_program))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import pulumi
@@ -30,7 +31,7 @@ class RendezvousCertificates(Resource, module="trainyard", name="RendezvousCerti
     clientCertificate: pulumi.Output[str]
     clientKey: pulumi.Output[str]
 
-    def __init__(self, name: str, names: list[pulumi.Input[str]], opts: pulumi.ResourceOptions):
+    def __init__(self, name: str, names: Sequence[pulumi.Input[str]], opts: pulumi.ResourceOptions):
         made = dict.fromkeys(("authority", "serverCertificate", "serverKey", "clientCertificate", "clientKey", "until"))
         secret = pulumi.ResourceOptions(additional_secret_outputs=list(SECRETS))
         super().__init__(

@@ -94,10 +94,7 @@ class Rendezvous(pulumi.ComponentResource):
     ) -> tuple[pulumi.Output[str], pulumi.Output[str]]:
         """Make the server's and the clients' Secret; return their names."""
         suffixes = ("", ".svc", ".svc.cluster.local")
-        names: list[pulumi.Input[str]] = [
-            name,
-            *(pulumi.Output.concat(name, ".", namespace.name, suffix) for suffix in suffixes),
-        ]
+        names = [name, *(pulumi.Output.concat(name, ".", namespace.name, suffix) for suffix in suffixes)]
         made = RendezvousCertificates(f"{name}-certificates", names, pulumi.ResourceOptions(parent=self))
 
         def secret(who: str, certificate: pulumi.Output[str], key: pulumi.Output[str]) -> pulumi.Output[str]:

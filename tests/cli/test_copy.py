@@ -15,7 +15,7 @@ import pytest
 from cli import upload, volume_program
 from cli.transfer import LostError, TransferError, copy
 from cli.volume_program import PIECE
-from tests.cli.volume import BESIDE, PROGRAM, Seen, Wire, noise, plant, told, tree
+from tests.cli.volume import PROGRAM, Seen, Wire, noise, plant, told, tree
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def web(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
     class Quiet(SimpleHTTPRequestHandler):
         def __init__(self, *arguments: object, **options: object):
-            super().__init__(*arguments, directory=str(folder), **options)  # type: ignore[arg-type]
+            super().__init__(*arguments, directory=str(folder), **options)  # pyrefly: ignore[bad-argument-type]
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -67,9 +67,9 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, dict[str, str
     moto.start()
     host, port = moto.get_host_and_port()
     keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-    environment = {**os.environ, **BESIDE, **keys, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}
-    for name in ("AWS_ENDPOINT_URL", *keys):
-        monkeypatch.setenv(name, environment[name])
+    environment = {**keys, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     import boto3
 
     client = boto3.client("s3")
@@ -124,7 +124,7 @@ def test_a_public_bucket_needs_no_credentials(
     nobody = {name: value for name, value in environment.items() if not name.startswith("AWS_ACCESS")}
     nobody |= {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
     nobody.pop("AWS_SECRET_ACCESS_KEY")
-    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+    for name in environment:
         monkeypatch.delenv(name)
     copy(Wire(tmp_path / "wire", **nobody).volume, "s3://texts/a.txt", str(volume_folder), Seen())
     assert (volume_folder / "a.txt").read_bytes() == b"public"

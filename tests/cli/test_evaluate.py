@@ -254,7 +254,8 @@ def test_a_job_that_takes_its_time_to_go_is_waited_for(cluster: Any, monkeypatch
 @pytest.mark.parametrize(
     ("call", "error", "told"),
     [
-        ("create_namespaced_job", MaxRetryError(None, "/", TimeoutError()), "the cluster does not answer: "),  # type: ignore[arg-type]
+        # pyrefly: ignore[bad-argument-type]
+        ("create_namespaced_job", MaxRetryError(None, "/", TimeoutError()), "the cluster does not answer: "),
         ("create_namespaced_job", ApiException(status=403, reason="Forbidden"), "cannot make Job n/evaluate-"),
         ("read_namespaced_job", ApiException(status=403, reason="Forbidden"), "cannot read Job n/evaluate-"),
         ("delete_namespaced_job", ApiException(status=403, reason="Forbidden"), "cannot delete Job n/evaluate-"),

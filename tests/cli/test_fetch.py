@@ -18,7 +18,7 @@ import pytest
 
 from cli import fetch
 from cli.transfer import TransferError, get
-from tests.cli.volume import MB, OF_THE_NEWEST, Seen, Wire, noise, save, told, tree
+from tests.cli.volume import MB, OF_THE_NEWEST, Seen, Wire, hold, noise, save, told, tree
 
 RUN = "/data/runs/small"
 
@@ -74,9 +74,7 @@ from tests.cli.volume import Seen, Wire
 volume = Wire(Path({str(tmp_path / "first")!r})).volume
 get(volume, {str(run)!r}, {{"large.bin": {60 * MB}}}, Path({str(here)!r}), Seen())
 """
-    held = tmp_path / "first" / "held"
-    held.parent.mkdir()
-    held.touch()
+    held = hold(tmp_path / "first")
     client = subprocess.Popen([sys.executable, "-c", program], cwd=Path.cwd(), start_new_session=True)
     end = time.monotonic() + 60
     while (there := max((p.stat().st_size for p in here.rglob("large.bin*")), default=0)) < 4 * MB:

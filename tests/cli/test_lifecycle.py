@@ -205,7 +205,7 @@ def test_a_train_job_is_suspended_itself_for_its_controllers_set_the_job_back(
     custom = SimpleNamespace(patch_namespaced_custom_object=lambda *given: changed.append(given))
     monkeypatch.setattr(lifecycle.client, "CustomObjectsApi", lambda _: custom)
     cluster = Cluster(a_job(ownerReferences=[{"kind": "JobSet", "name": "train-small"}]), [])
-    cluster.job |= {"spec": {"suspend": True}}  # type: ignore[operator]
+    cluster.job |= {"spec": {"suspend": True}}  # pyrefly: ignore[unsupported-operation]
     use(monkeypatch, cluster)
     lifecycle.stop("local")
     assert [list(body) for _, body in cluster.patches] == [["metadata"]]

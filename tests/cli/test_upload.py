@@ -18,7 +18,7 @@ import pytest
 
 from cli import CommandError, __main__, upload
 from cli.transfer import TransferError, put
-from tests.cli.volume import MB, PROGRAM, Seen, Wire, noise, told, tree
+from tests.cli.volume import MB, PROGRAM, Seen, Wire, hold, noise, told, tree
 
 
 def send(wire: Wire, source: Path, folder: Path) -> Seen:
@@ -132,9 +132,7 @@ from cli.upload import local_files
 from tests.cli.volume import Seen, Wire
 put(Wire(Path({str(tmp_path / "first")!r})).volume, *local_files(Path({str(source)!r})), {str(volume_folder)!r}, Seen())
 """
-    held = tmp_path / "first" / "held"
-    held.parent.mkdir()
-    held.touch()
+    held = hold(tmp_path / "first")
     client = subprocess.Popen([sys.executable, "-c", program], cwd=Path.cwd(), start_new_session=True)
     wait_until(lambda: part_of(volume_folder) > 4 * MB)
     os.killpg(client.pid, signal.SIGKILL) if group else client.kill()

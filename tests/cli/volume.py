@@ -22,6 +22,7 @@ BESIDE = {"PYTHONPATH": os.pathsep.join(str(part.parent) for part in PARTS)}
 EXEC = """
 import json, os, pathlib, signal, subprocess, sys, threading, time
 notes, command = pathlib.Path(sys.argv[1]), sys.argv[2:]
+HELD_AFTER = 8 << 20
 settings = json.loads((notes / "settings.json").read_text())
 def line(**found):
     with open(notes / "connections.jsonl", "a") as file:
@@ -49,7 +50,7 @@ def pump(source, target, name):
             counts[name] += len(part)
             if broken():
                 end()
-            while (notes / "held").exists() and counts[name] > settings["held_after"]:
+            while counts[name] > HELD_AFTER and (notes / "held").exists():
                 time.sleep(0.01)
             view = memoryview(part)
             while view:
@@ -95,10 +96,7 @@ class Seen(Bar):
 
 
 class Wire:
-    """A volume behind EXEC, with counts of bytes and connections. While `notes`/held exists, no more than HELD_AFTER
-    bytes pass in a direction."""
-
-    HELD_AFTER = 8 * MB
+    """A volume behind EXEC, with counts of bytes and connections."""
 
     def __init__(
         self,
@@ -110,12 +108,7 @@ class Wire:
     ):
         notes.mkdir(exist_ok=True)
         self.notes = notes
-        settings = {
-            "break_after": break_after,
-            "kill": kill,
-            "held_after": self.HELD_AFTER,
-            "environment": BESIDE | environment,
-        }
+        settings = {"break_after": break_after, "kill": kill, "environment": BESIDE | environment}
         (notes / "settings.json").write_text(json.dumps(settings))
         played = (sys.executable, "-c", EXEC, str(notes))
         self.volume = Volume(played, (sys.executable, str(program)))
@@ -135,6 +128,13 @@ class Wire:
     @property
     def received(self) -> int:
         return sum(line["received"] for line in self._connections())
+
+
+def hold(notes: Path) -> Path:
+    """A file in the notes of a Wire: while it exists, no more than 8 MB pass in a direction."""
+    notes.mkdir()
+    (notes / "held").touch()
+    return notes / "held"
 
 
 def told(action: Callable[[], object]) -> str:

@@ -154,8 +154,7 @@ HERE = {"10.0.0.0/20": f"{NODE_ADDRESS}/32", "10.16.0.0/14": POD_SUBNET, "10.1[6
 
 def client(name: str, image: str, *, of_node: bool) -> dict[str, Any]:
     """A pod that does nothing, without a capability; `of_node`: on its node's network, as a kubelet's mount."""
-    container = {"name": "main", "image": image, "command": ["sleep", "1000"]}
-    # pyrefly: ignore[bad-assignment]
+    container: dict[str, Any] = {"name": "main", "image": image, "command": ["sleep", "1000"]}
     container["securityContext"] = {"runAsUser": 1000, "capabilities": {"drop": ["ALL"]}}
     spec = {"containers": [container], "hostNetwork": of_node, "terminationGracePeriodSeconds": 0}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}

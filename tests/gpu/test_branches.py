@@ -222,7 +222,7 @@ def test_a_call_that_torch_does_not_have_is_found(cuda: torch.device, monkeypatc
 
     def misspelt(ctx: Any, *outer: torch.Tensor) -> Any:
         rows = outer[0].flatten(0, -2)
-        return outer[0], rows.sum_columns(0) if rows.is_cuda else rows.sum(0)  # type: ignore[operator]
+        return outer[0], rows.sum_columns(0) if rows.is_cuda else rows.sum(0)  # pyrefly: ignore[missing-attribute]
 
     monkeypatch.setattr(gpt2._Bias, "backward", staticmethod(misspelt))
     with pytest.raises(AttributeError, match="sum_columns"):

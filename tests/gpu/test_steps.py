@@ -32,7 +32,7 @@ pytestmark = pytest.mark.gpu
 def group(device: torch.device) -> Iterator[None]:
     """A process group of this process alone; NCCL for tensors on the device."""
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 

@@ -79,7 +79,7 @@ def test_the_export_admits_nodes_and_no_pod(stack: Recording) -> None:
     nodes = ipaddress.IPv4Network(subnet["ipCidrRange"])
     ranges = {each["rangeName"]: ipaddress.IPv4Network(each["ipCidrRange"]) for each in subnet["secondaryIpRanges"]}
     text = stack.one("ConfigMap", "nfs-server").inputs["data"]["ganesha.conf"]
-    clients = re.search(r"Clients = (.*);", text)[1].split(", ")  # type: ignore[index]
+    clients = re.search(r"Clients = (.*);", text)[1].split(", ")  # pyrefly: ignore[unsupported-operation]
 
     def admitted(address: ipaddress.IPv4Address) -> bool:
         """As ganesha does: ranges, and patterns over the address's text (support/client_mgr.c, client_match)."""

@@ -107,6 +107,6 @@ def test_a_machine_type_that_its_zone_lacks_is_refused() -> None:
     account = "serviceAccount:a"
     living: list[tuple[str, Any]] = [("", {"role": "roles/container.defaultNodeServiceAccount", "member": account})]
     living.append(("gcp:projects/service:Service", {"service": "container.googleapis.com"}))
-    pool["nodeConfig"]["serviceAccount"] = "a"  # type: ignore[index]
+    pool["nodeConfig"]["serviceAccount"] = "a"
     assert unmet(POOL, pool, living) == "400 machine type g2-standard-4 does not exist in zone us-central1-f"
     assert unmet(POOL, {**pool, "nodeLocations": ["us-central1-a"]}, living) == ""

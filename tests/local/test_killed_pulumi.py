@@ -33,7 +33,7 @@ for number in range(600):
 
 def until(seconds: float, holds: object) -> bool:
     end = time.monotonic() + seconds
-    while not holds():  # type: ignore[operator]
+    while not holds():  # pyrefly: ignore[not-callable]
         if time.monotonic() > end:
             return False
         time.sleep(0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -56,8 +57,8 @@ def test_a_good_machine_has_no_problem() -> None:
         ({"other_checkout": "/srv/another"}, "cd /srv/another && .venv/bin/trainyard local down"),
     ],
 )
-def test_each_refusal_names_the_cause_and_the_way_out(change: dict[str, object], said: str) -> None:
-    problems = preflight.node_problems(replace(GOOD, **change))  # pyrefly: ignore[bad-argument-type]
+def test_each_refusal_names_the_cause_and_the_way_out(change: dict[str, Any], said: str) -> None:
+    problems = preflight.node_problems(replace(GOOD, **change))
     assert len(problems) == 1
     assert said in problems[0]
     assert "\n" not in problems[0]

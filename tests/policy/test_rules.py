@@ -145,7 +145,8 @@ def test_an_object_that_would_outlive_its_cluster_is_found(name: str) -> None:
         (found,) = broken(Recording([*others, replace(item, deleted_with=lifetime)], {}))
         assert (found.rule, found.resource.name) == ("goes-with-cluster", "trainer")
     # Pulumi's engine does not tell it.
-    assert broken(Recording([*others, replace(item, deleted_with=None)], {})) == []  # type: ignore[arg-type]
+    # pyrefly: ignore[bad-argument-type]
+    assert broken(Recording([*others, replace(item, deleted_with=None)], {})) == []
 
 
 def test_a_value_that_is_not_known_before_up_breaks_nothing() -> None:

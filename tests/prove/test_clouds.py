@@ -61,7 +61,7 @@ class Session:
 
 def google(**answers: list[Any]) -> tuple[Gcp, Session]:
     session = Session(answers)
-    return Gcp(lambda: Google("token", session=session)), session  # type: ignore[arg-type]
+    return Gcp(lambda: Google("token", session=session)), session  # pyrefly: ignore[bad-argument-type]
 
 
 def test_a_machine_of_google_is_deleted_by_the_id_of_its_node() -> None:

@@ -103,7 +103,7 @@ def test_after_a_needed_step_that_failed_it_only_destroys(tmp_path: Path) -> Non
 
 def test_a_step_of_ours_that_breaks_is_a_failure_and_destroys_too(tmp_path: Path) -> None:
     subject = Fake(tmp_path)
-    assert not play([step("one", lambda _: {}["x"]), *CLOSING], subject, Silent())  # type: ignore[index]
+    assert not play([step("one", lambda _: {}["x"]), *CLOSING], subject, Silent())
     assert subject.played[-2:] == ["destroy", "cost"]
     assert "test_engine.py" in subject.state.notes["tracebacks"]["one"]
 

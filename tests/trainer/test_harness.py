@@ -153,7 +153,7 @@ def case(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Case:
 def by_hand(folder: Path) -> dict[str, Any]:
     """Accuracy, and bits per byte of the texts, from the logits of transformers' model."""
     net: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
-    words = AutoTokenizer.from_pretrained(folder)
+    words: Any = AutoTokenizer.from_pretrained(folder)
 
     def score(context: list[int], continuation: list[int]) -> float:
         ids = torch.tensor([context + continuation])
@@ -163,11 +163,10 @@ def by_hand(folder: Path) -> dict[str, Any]:
 
     right = []
     for each in QUESTIONS:
-        context = words(each["question"])["input_ids"]  # pyrefly: ignore[not-callable]
-        # pyrefly: ignore[not-callable, not-iterable]
+        context = words(each["question"])["input_ids"]
+        # pyrefly: ignore[not-iterable]
         scores = [score(context, words(f" {choice}")["input_ids"]) for choice in each["choices"]]
         right.append(scores.index(max(scores)) == each["answer"])
-    # pyrefly: ignore[missing-attribute, not-callable]
     total = sum(score([words.bos_token_id], words(text)["input_ids"]) for text in TEXTS)
     return {"right": right, "bits": -total / math.log(2) / len("".join(TEXTS))}
 

@@ -249,7 +249,7 @@ def _forward(layer: Any, plain: Any, x: torch.Tensor, *given: Any, **options: An
 
 def trainables(net: nn.Module) -> dict[str, torch.Tensor]:
     """The weights that a checkpoint holds: all of them, or the adapter alone."""
-    return {**trained(net)} if is_adapted(net) else net.state_dict()
+    return trained(net) if is_adapted(net) else net.state_dict()  # pyrefly: ignore[bad-return]
 
 
 def is_adapted(net: nn.Module) -> bool:

@@ -30,11 +30,7 @@ class Exchange:
         self.exposed = Clock(world.device)
         self.bytes_sent = 0
 
-    def hook(
-        self,
-        _: object,
-        bucket: dist.GradBucket,
-    ) -> torch.futures.Future[torch.Tensor]:
+    def hook(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         gradients = bucket.buffer()
         sent = gradients if self._type is None else gradients.to(self._type)
         self.bytes_sent += ring_bytes(sent.numel() * sent.element_size(), self._world.size)
@@ -60,7 +56,7 @@ class DdpEngine:
         self._optimizers = optimizer.build(work.net, config.optimizer)
         self._scaler = torch.amp.GradScaler(world.device.type, enabled=dtype == torch.float16)
         self._exchange = Exchange(world, wire(config, world.device, dtype))
-        self._module: nn.Module = work.module
+        self._module: Any = work.module
         if world.size > 1 and exchange:
             # Every worker has read frozen parameters from the same files: nothing to broadcast, no gradient to sum.
             frozen = [name for name, value in work.module.named_parameters() if not value.requires_grad]
@@ -75,13 +71,12 @@ class DdpEngine:
             self._module.register_comm_hook(None, self._exchange.hook)
 
     def accumulate(self, batch: tuple[torch.Tensor, ...], weight: float, last: bool) -> torch.Tensor:
-        module: Any = self._module
-        exchanges = isinstance(module, DistributedDataParallel)
+        exchanges = isinstance(self._module, DistributedDataParallel)
         wait = exchanges and not last
         autocast = torch.autocast(self._world.device.type, self._dtype, enabled=self._dtype != torch.float32)
-        with module.no_sync() if wait else contextlib.nullcontext():
+        with self._module.no_sync() if wait else contextlib.nullcontext():
             with autocast, copies.adding(wait or not exchanges):
-                total = module(*batch) * weight
+                total = self._module(*batch) * weight
             self._scaler.scale(total / self._divisor).backward()
         if last:
             self._exchange.exposed.end()

@@ -305,7 +305,8 @@ def _initialise(module: nn.Module, adam: torch.optim.Optimizer, settings: dict[s
     checks._DeepSpeedEngine__check_params = lambda *_: None
     for value in module.parameters():
         if not value.requires_grad:
-            value.ds_optim_param = True  # pyrefly: ignore[missing-attribute]  # do not broadcast it at the start: every worker has read it
+            # Do not broadcast it at the start: every worker has read it.
+            value.ds_optim_param = True  # pyrefly: ignore[missing-attribute]
     with contextlib.redirect_stdout(None):
         deepspeed.init_distributed(auto_mpi_discovery=False)
         engine, *_ = deepspeed.initialize(

@@ -113,6 +113,5 @@ class FsdpEngine(DdpEngine):
 
 def _layers(net: nn.Module) -> list[nn.Module]:
     """The modules that transformers says not to split, the innermost first."""
-    given: Any = getattr(net, "_no_split_modules", None)
-    names = set(given or ())
+    names: Any = getattr(net, "_no_split_modules", None) or ()
     return [module for module in net.modules() if type(module).__name__ in names][::-1]

@@ -68,8 +68,8 @@ class Amazon:
         region = HOME if home else self.region
         try:
             if (service, region) not in self._clients:
-                client: Any = self.session.client  # typed by the names of services
-                self._clients[service, region] = client(service, region_name=region, config=PATIENCE)
+                # pyrefly: ignore[no-matching-overload]
+                self._clients[service, region] = self.session.client(service, region_name=region, config=PATIENCE)
             client = self._clients[service, region]
             if client.can_paginate(operation):
                 return client.get_paginator(operation).paginate(**given).build_full_result()

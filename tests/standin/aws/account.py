@@ -73,7 +73,7 @@ class Account:
         from botocore.config import Config
 
         client = boto3.client(  # pyrefly: ignore[no-matching-overload]
-            service,  # type: ignore[call-overload]
+            service,
             region_name=self.region,
             endpoint_url=self.endpoint,
             aws_access_key_id="test",

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -199,10 +200,10 @@ def test_transformers_opens_the_model_folder_offline_and_gives_the_same_logits(r
     with torch.no_grad():
         assert torch.equal(stock(tokens).logits, training.net.eval()(tokens).logits)
     text = "The Rays of  Light,\n differ <|endoftext|> in Colour."
-    words = AutoTokenizer.from_pretrained(path / "model")
-    assert words.decode(words(text)["input_ids"]) == text  # pyrefly: ignore[missing-attribute, not-callable]
-    assert words.eos_token == "<|endoftext|>"  # pyrefly: ignore[missing-attribute]
-    assert words.model_max_length == 64  # pyrefly: ignore[missing-attribute]
+    words: Any = AutoTokenizer.from_pretrained(path / "model")
+    assert words.decode(words(text)["input_ids"]) == text
+    assert words.eos_token == "<|endoftext|>"
+    assert words.model_max_length == 64
 
 
 def test_a_checkpoint_of_another_model_is_told(run: Path) -> None:

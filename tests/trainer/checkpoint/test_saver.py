@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,8 +28,8 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def saver_of(run: Path, training: Training, **settings: object) -> Saver:
-    return Saver(run, Settings(**settings), training.write_model, "")  # pyrefly: ignore[bad-argument-type]
+def saver_of(run: Path, training: Training, **settings: Any) -> Saver:
+    return Saver(run, Settings(**settings), training.write_model, "")
 
 
 def steps(run: Path) -> list[int]:

@@ -98,11 +98,10 @@ def test_ids_and_mask_are_those_of_transformers(chat: Callable[[str], Chat], tmp
     from transformers import PreTrainedTokenizerFast
 
     (found,) = tokens(chat(template), {"messages": TALK})
-    known = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    known: Any = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     theirs = known.apply_chat_template(TALK, return_dict=True, return_assistant_tokens_mask=template == MARKED)
-    assert (found & ID).tolist() == theirs["input_ids"]  # pyrefly: ignore[bad-index]
+    assert (found & ID).tolist() == theirs["input_ids"]
     if template == MARKED:
-        # pyrefly: ignore[bad-index]
         assert ((found & COUNTS) != 0).tolist() == [bool(value) for value in theirs["assistant_masks"]]
 
 
@@ -230,8 +229,7 @@ def test_a_tokenizer_without_a_template_gets_a_plain_one_that_stays_with_the_dat
     assert len(numbers(out, "validation")) == 4
     from transformers import AutoTokenizer
 
-    known = AutoTokenizer.from_pretrained(out)
-    # pyrefly: ignore[missing-attribute]
+    known: Any = AutoTokenizer.from_pretrained(out)
     assert known.apply_chat_template(records(1)[0]["messages"], tokenize=False) == (
         "### User:\nQuestion 0 about light and ?\n\n### Assistant:\nAnswer 0.<|endoftext|>\n"
     )

@@ -244,8 +244,8 @@ def test_an_index_of_another_form_is_one_line(change: dict[str, Any], dataset: P
 def test_a_journal_that_others_wrote_is_taken_up_to_its_first_fault(tmp_path: Path) -> None:
     shard = tmp_path / "train-00000-0000.bin"
     shard.write_bytes(bytes(20))
-    good = {"units": 1, "documents": 1, "text_bytes": 9, "unlearned": 0, "ends": True, "validation": None}
-    good["train"] = {"file": shard.name, "tokens": 10, "sha256": sha256(shard)}  # pyrefly: ignore[bad-assignment]
+    good = dict[str, Any](units=1, documents=1, text_bytes=9, unlearned=0, ends=True, validation=None)
+    good["train"] = {"file": shard.name, "tokens": 10, "sha256": sha256(shard)}
     outside = tmp_path / "data"
     outside.mkdir()
     journal = outside / "00000.jsonl"
@@ -259,9 +259,7 @@ def test_a_journal_that_others_wrote_is_taken_up_to_its_first_fault(tmp_path: Pa
         {**good, "train": {}},
     ]
     bad += [
-        # pyrefly: ignore[invalid-argument]
-        {**good, "train": {**good["train"], "file": name}}
-        for name in (str(shard), "../x", "", "nothing.bin", "a\0")
+        {**good, "train": {**good["train"], "file": name}} for name in (str(shard), "../x", "", "nothing.bin", "a\0")
     ]
     for line in bad:
         journal.write_text(json.dumps(good) + "\n" + json.dumps(line) + "\n" + json.dumps(good) + "\n")

@@ -114,7 +114,7 @@ def test_the_log_says_which_engine_and_why(
 
 
 def test_the_class_is_asked_of_torchs_own_group() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         assert nccl.described(dist.group.WORLD, torch.device("cpu"))["backend"] == "ProcessGroupGloo"
     finally:

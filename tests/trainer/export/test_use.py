@@ -167,8 +167,8 @@ def test_the_cache_changes_no_text(run: Path) -> None:
     """Key-value cache or not, the likeliest continuation is the same."""
     folder = newest(run) / "model"
     net: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
-    words = AutoTokenizer.from_pretrained(folder)
-    ids = words("The Rays", return_tensors="pt")["input_ids"]  # pyrefly: ignore[not-callable]
+    words: Any = AutoTokenizer.from_pretrained(folder)
+    ids = words("The Rays", return_tensors="pt")["input_ids"]
     begin = ids.shape[1]
     for _ in range(20):
         with torch.no_grad():
@@ -176,7 +176,7 @@ def test_the_cache_changes_no_text(run: Path) -> None:
     from trainer.models.origin import from_run
 
     text = sample.sample(from_run(run), "The Rays", 20, seed=0, temperature=0)[0]
-    assert text == words.decode(ids[0], skip_special_tokens=True)  # pyrefly: ignore[missing-attribute]
+    assert text == words.decode(ids[0], skip_special_tokens=True)
     assert ids.shape[1] == begin + 20
 
 
@@ -189,8 +189,7 @@ def test_an_exported_model_gives_our_logits(run: Path, tmp_path: Path, dtype: st
     theirs: Any = AutoModelForCausalLM.from_pretrained(output)
     assert theirs.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
     ours: Any = AutoModelForCausalLM.from_pretrained(newest(run) / "model").eval()
-    words = AutoTokenizer.from_pretrained(output)
-    # pyrefly: ignore[not-callable]
+    words: Any = AutoTokenizer.from_pretrained(output)
     tokens = words("The Rays of Light differ in Colour and Refrangibility.", return_tensors="pt")["input_ids"]
     with torch.no_grad():
         a, b = theirs.eval()(tokens).logits.float(), ours(tokens).logits

@@ -41,8 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(weights: Path | str, **changes: Any) -> Any:
-    # pyrefly: ignore[bad-argument-type]
-    return networks.load(**{"name": str(weights), "vocabulary": 500, "length": 32} | changes)
+    return networks.load(**dict[str, Any](name=str(weights), vocabulary=500, length=32) | changes)
 
 
 def test_weights_from_hugging_face_give_their_logits(folder: Path) -> None:
@@ -67,8 +66,7 @@ def test_what_a_run_saves_loads_in_transformers_with_our_logits(
     ours = LanguageModel(load(saved, tokenizer=None))
     with torch.no_grad():
         torch.testing.assert_close(ours.logits(INPUTS), net(input_ids=INPUTS).logits, rtol=1e-5, atol=1e-5)
-    tokenizer = AutoTokenizer.from_pretrained(saved)
-    # pyrefly: ignore[missing-attribute, not-callable]
+    tokenizer: Any = AutoTokenizer.from_pretrained(saved)
     assert tokenizer.decode(tokenizer("light and colours")["input_ids"]) == "light and colours"
     # It began with the given weights and not with fresh ones: they have hardly moved.
     begin = load_file(folder / "model.safetensors")["transformer.wte.weight"]

@@ -118,12 +118,13 @@ def test_it_learns_the_answers_and_says_how_well(
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
     folder = Path(done["checkpoint"]) / "model"
-    tokenizer, net = AutoTokenizer.from_pretrained(folder), AutoModelForQuestionAnswering.from_pretrained(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    net = AutoModelForQuestionAnswering.from_pretrained(folder)
     asked = squad_data.read_questions(KEY, str(QUESTIONS))[0]
-    encoded = tokenizer(asked.question, asked.context, return_tensors="pt")  # pyrefly: ignore[not-callable]
+    encoded = tokenizer(asked.question, asked.context, return_tensors="pt")
     out = net(**encoded)
     span = encoded["input_ids"][0, out.start_logits.argmax() : out.end_logits.argmax() + 1]
-    assert tokenizer.decode(span) == "ada morrow"  # pyrefly: ignore[missing-attribute]
+    assert tokenizer.decode(span) == "ada morrow"
 
 
 def test_a_resumed_run_and_two_workers_take_the_same_steps(
