@@ -29,8 +29,9 @@ UNITS = {"Ki": 2**-20, "Mi": 2**-10, "Gi": 1.0}
 
 
 def free_gib(core: Any, own: str = "") -> float:
-    """The memory of a cluster's only node that no pod has asked for but the workers in the namespace `own`, GiB."""
-    (node,) = as_json(core.list_node)["items"]
+    """The memory of the only node with a kubelet that no pod but the workers in the namespace `own` asked for, GiB."""
+    nodes = as_json(core.list_node)["items"]
+    (node,) = [each for each in nodes if "memory" in each["status"].get("allocatable", {})]
     pods = as_json(core.list_pod_for_all_namespaces)["items"]
     workers = {"app.kubernetes.io/component": "trainer"}.items()
     alive = [

@@ -14,16 +14,20 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-#: Files that continue from an earlier file's result, or must be alone on the node, in the order in which the groups
-#: start: first those that have the node alone, beside groups that need no node (test_node_healing leaves them most of
-#: the processors); then the one that waits for a lost node, beside the longest. All others follow.
+#: Files that continue from an earlier file's result, or that have the node for themselves one after the other: in two
+#: processes they would wait for each other. The groups start in this order. First those that have the node for
+#: themselves, beside all that need no pods, the longest first; then those that share it. All others follow.
 GROUPS = (
     ("test_node_healing", "test_trainings"),
-    ("test_gcp_engine", "test_replaced_objects", "test_stack", "test_killed_pulumi"),
-    ("test_aws_engine", "test_second_preview", "test_living_stack", "test_typed_values", "test_engine"),
+    ("test_gcp_engine",),
+    ("test_aws_engine",),
     ("test_lost_node",),
-    ("test_data_in_model_out", "test_evaluate", "test_finetune", "test_run_commands"),
+    ("test_replaced_objects",),
+    ("test_living_stack",),
+    ("test_second_preview",),
+    ("test_stack", "test_engine", "test_killed_pulumi", "test_typed_values"),
     ("test_elastic_pods", "test_network_policies"),
+    ("test_data_in_model_out", "test_evaluate", "test_finetune", "test_run_commands"),
     ("test_lifecycle",),
     ("test_local_stack",),
     ("test_prove",),

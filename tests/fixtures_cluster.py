@@ -35,34 +35,46 @@ def bring_up(context: str = CONTEXT) -> Path:
     return paths.KUBECONFIG
 
 
-@pytest.fixture(scope="session")
-def claim() -> Iterator[TextIO]:
-    """A lock on the node, shared with other test processes for as long as this one runs."""
+def _claim(alone: str) -> Iterator[TextIO]:
+    """A lock that this process shares with other test processes until it ends; the fixture `alone` has it alone."""
     paths.STATE.mkdir(exist_ok=True)
-    with (paths.STATE / "tests.lock").open("w") as file:
+    with (paths.STATE / f"tests.{alone}").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
-        CLAIMS.append(file)
+        CLAIMS[alone] = file
         yield file
-        CLAIMS.remove(file)
+        del CLAIMS[alone]
 
 
-CLAIMS: list[TextIO] = []
-"""This process's claim on the node, if a test has needed it."""
+CLAIMS: dict[str, TextIO] = {}
+"""What this process's tests have needed so far."""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Share the node again before a test that need not have it alone.
+    """Share again before a test that need not be alone.
 
-    Not after each file that had: the processes that wait keep it until they end, and the next file would wait for them.
+    Not after each file that had to: the processes that wait keep what they get until they end, and the next file would
+    wait for them.
     """
-    if "node_alone" not in getattr(item, "fixturenames", ()):
-        for file in CLAIMS:
+    for alone, file in CLAIMS.items():
+        if alone not in getattr(item, "fixturenames", ()):
             fcntl.flock(file, fcntl.LOCK_SH)
 
 
 @pytest.fixture(scope="session")
-def node(claim: TextIO, testrun_uid: str) -> Path:
-    """The kubeconfig of the running local node.
+def claim() -> Iterator[TextIO]:
+    """The node's daemons, which go on running."""
+    yield from _claim("node_alone")
+
+
+@pytest.fixture(scope="session")
+def room(claim: TextIO) -> Iterator[TextIO]:
+    """The node's memory and processors, of which pods take their share."""
+    yield from _claim("room_alone")
+
+
+@pytest.fixture(scope="session")
+def control_plane(claim: TextIO, testrun_uid: str) -> Path:
+    """The kubeconfig of the running local node, for tests whose pods run nowhere.
 
     Only the first of several processes starts the node. A second `up` during the first build of the image would find
     too little free disk, because that build is using it.
@@ -74,11 +86,23 @@ def node(claim: TextIO, testrun_uid: str) -> Path:
     return paths.KUBECONFIG
 
 
+@pytest.fixture(scope="session")
+def node(room: TextIO, control_plane: Path) -> Path:
+    """The kubeconfig of the running local node."""
+    return control_plane
+
+
 @pytest.fixture(scope="module")
 def node_alone(claim: TextIO, request: pytest.FixtureRequest) -> Path:
     """The node for a file that breaks it: no other test process uses it, from before its start on."""
     fcntl.flock(claim, fcntl.LOCK_EX)
     return request.getfixturevalue("node")
+
+
+@pytest.fixture(scope="module")
+def room_alone(room: TextIO) -> None:
+    """All the room that the node has left, for a file that fills it: no other test process's pods run there."""
+    fcntl.flock(room, fcntl.LOCK_EX)
 
 
 @pytest.fixture(scope="session")

@@ -110,6 +110,8 @@ def test_tensorboard_shows_the_run(stack: Stack) -> None:
     )
     try:
         runs = _get_json(f"http://127.0.0.1:{port}/data/runs", seconds=200)
+    except TimeoutError as error:
+        raise AssertionError(stack.kubectl("logs", "deployment/tensorboard").stdout) from error
     finally:
         forward.terminate()
         forward.wait(timeout=10)
@@ -126,7 +128,8 @@ def _get_json(url: str, seconds: float) -> Any:
                 return found
         except OSError:
             pass
-        assert time.monotonic() < end, f"{url} answers nothing"
+        if time.monotonic() > end:
+            raise TimeoutError(f"{url} answers nothing")
         time.sleep(1)
 
 

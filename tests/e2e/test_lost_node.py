@@ -33,89 +33,97 @@ def wait(condition: Callable[[], Any], seconds: float, what: str) -> Any:
 
 
 @pytest.fixture
-def name() -> str:
-    """Of the Node, the namespace and the Job."""
-    return f"lost-{uuid.uuid4().hex[:8]}"
+def names() -> dict[str, str]:
+    """What status advises, and the name of the Node, the namespace and the Job whose user follows it."""
+    return {advice: f"lost-{advice}-{uuid.uuid4().hex[:8]}" for advice in ("taint", "delete")}
 
 
 @pytest.fixture
-def api(node: Path, name: str) -> Iterator[Any]:
-    """The API; the Job's pod runs, by its status, on a Node whose kubelet has never been there."""
-    core: Any = client.CoreV1Api(config.new_client_from_config(config_file=str(node), context="trainyard-local"))
+def api(control_plane: Path, names: dict[str, str]) -> Iterator[Any]:
+    """The API; each Job's pod runs, by its status, on a Node whose kubelet has never been there."""
+    core: Any = client.CoreV1Api(
+        config.new_client_from_config(config_file=str(control_plane), context="trainyard-local")
+    )
     batch: Any = client.BatchV1Api(core.api_client)
-    core.create_namespace({"metadata": {"name": name}})
-    core.create_node({"metadata": {"name": name}})
     tolerations = [
         {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
         for taint in ("unreachable", "not-ready")
     ]
-    pod = {
-        "restartPolicy": "Never",
-        "nodeName": name,
-        "tolerations": tolerations,
-        "containers": [{"name": "train", "image": "none"}],
-    }
     ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    spec = {
-        "completionMode": "Indexed",
-        "completions": 1,
-        "parallelism": 1,
-        "backoffLimitPerIndex": 5,
-        "podReplacementPolicy": "Failed",
-        "podFailurePolicy": {"rules": [ignored]},
-        "template": {"spec": pod},
-    }
-    batch.create_namespaced_job(name, {"metadata": {"name": name}, "spec": spec})
+    for name in names.values():
+        core.create_namespace({"metadata": {"name": name}})
+        # Each in a zone of its own: where most nodes of one are silent, the controller deletes no pods.
+        core.create_node({"metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": name}}})
+        pod = {
+            "restartPolicy": "Never",
+            "nodeName": name,
+            "tolerations": tolerations,
+            "containers": [{"name": "train", "image": "none"}],
+        }
+        spec = {
+            "completionMode": "Indexed",
+            "completions": 1,
+            "parallelism": 1,
+            "backoffLimitPerIndex": 5,
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {"rules": [ignored]},
+            "template": {"spec": pod},
+        }
+        batch.create_namespaced_job(name, {"metadata": {"name": name}, "spec": spec})
     yield core
-    if name in {each.metadata.name for each in core.list_node().items}:
+    for name in {each.metadata.name for each in core.list_node().items} & set(names.values()):
         core.delete_node(name)
-    batch.delete_namespaced_job(name, name, propagation_policy="Foreground")
-    wait(lambda: not batch.list_namespaced_job(name).items, 120, "the Job is gone")
-    core.delete_namespace(name)
+    for name in names.values():
+        batch.delete_namespaced_job(name, name, propagation_policy="Foreground")
+    wait(lambda: not any(batch.list_namespaced_job(name).items for name in names.values()), 120, "the Jobs are gone")
+    for name in names.values():
+        core.delete_namespace(name)
 
 
 def pods(api: Any, name: str) -> dict[str, Any]:
     return {pod.metadata.uid: pod for pod in api.list_namespaced_pod(name).items}
 
 
-def lost(api: Any, node: Path, name: str) -> tuple[str, str]:
-    """The pod that is not replaced, once its node has been found silent; and what status shows."""
-    (uid, pod), *_ = wait(
-        lambda: [each for each in pods(api, name).items() if not each[1].metadata.deletion_timestamp], 60, "a pod"
-    )
+def first_pod(api: Any, name: str) -> str:
+    """The uid of the Job's pod, which says that it runs."""
+    (uid, pod), *_ = wait(lambda: list(pods(api, name).items()), 60, "a pod")
     body = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
     api.patch_namespaced_pod_status(pod.metadata.name, name, body)
-    wait(lambda: pods(api, name)[uid].metadata.deletion_timestamp, 150, "the taint manager deletes the pod")
-    time.sleep(30)
-    assert list(pods(api, name)) == [uid], "the Job waits for the pod's end"
+    return uid
+
+
+def shown(kubeconfig: Path, name: str) -> str:
+    """What `trainyard status` prints."""
     console, target = Console(width=400, record=True), Target("trainyard-local", name, name, None, {})
-    console.print(screen(read(target, str(node)), target, datetime.now(UTC)))
-    return uid, console.export_text()
+    console.print(screen(read(target, str(kubeconfig)), target, datetime.now(UTC)))
+    return console.export_text()
 
 
-@pytest.mark.parametrize("advice", ["the taint", "the Node's deletion"])
 def test_status_names_a_node_that_is_off_and_its_advice_frees_the_job(
-    api: Any, node: Path, name: str, advice: str
+    api: Any, control_plane: Path, names: dict[str, str]
 ) -> None:
     assert UNREACHABLE_SECONDS < 60, "the pods of trainings are deleted as soon"
-    uid, told = lost(api, node, name)
-    assert f"node {name} has not answered for " in told
-    assert "its node does not answer" in told
-    if advice == "the taint":
+    uids = {name: first_pod(api, name) for name in names.values()}
+
+    def all_are(found: Callable[[str, str], Any]) -> Callable[[], bool]:
+        return lambda: all(found(name, uid) for name, uid in uids.items())
+
+    deleted = all_are(lambda name, uid: pods(api, name)[uid].metadata.deletion_timestamp)
+    wait(deleted, 150, "the taint manager deletes the pods")
+    time.sleep(30)
+    for name, uid in uids.items():
+        assert list(pods(api, name)) == [uid], "the Job waits for the pod's end"
+        told = shown(control_plane, name)
+        assert f"node {name} has not answered for " in told
+        assert "its node does not answer" in told
         assert f"kubectl taint nodes {name} {OUT_OF_SERVICE}" in told
-        key, _, rest = OUT_OF_SERVICE.partition("=")
-        value, _, effect = rest.partition(":")
-        taints = [taint.to_dict() for taint in api.read_node(name).spec.taints or []]
-        kept = [{"key": each["key"], "effect": each["effect"]} for each in taints]
-        api.patch_node(name, {"spec": {"taints": [*kept, {"key": key, "value": value, "effect": effect}]}})
-    else:
         assert f"kubectl delete node {name}" in told
-        api.delete_node(name)
-    wait(
-        lambda: uid not in pods(api, name) or pods(api, name)[uid].status.phase == "Failed",
-        120,
-        "the pod counts as failed",
-    )
-    wait(lambda: pods(api, name).keys() - {uid}, 60, "the Job makes the next pod")
-    if advice == "the taint":
-        api.patch_node(name, {"spec": {"taints": kept}})  # pyrefly: ignore[unbound-name]
+    key, _, rest = OUT_OF_SERVICE.partition("=")
+    value, _, effect = rest.partition(":")
+    kept = [{"key": each.key, "effect": each.effect} for each in api.read_node(names["taint"]).spec.taints or []]
+    body = {"spec": {"taints": [*kept, {"key": key, "value": value, "effect": effect}]}}
+    api.patch_node(names["taint"], body)
+    api.delete_node(names["delete"])
+    failed = all_are(lambda name, uid: uid not in pods(api, name) or pods(api, name)[uid].status.phase == "Failed")
+    wait(failed, 120, "the pods count as failed")
+    wait(all_are(lambda name, uid: pods(api, name).keys() - {uid}), 60, "each Job makes its next pod")

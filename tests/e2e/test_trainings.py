@@ -26,7 +26,7 @@ from local import paths
 from tests.e2e.conftest import learns_as, succeed, tool
 from workloads.objects import TRAINING
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.usefixtures("node_alone")]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.usefixtures("room_alone")]
 
 MARK = f"many-{uuid.uuid4().hex[:6]}"
 #: Of the training whose losses the others must have. They go on for as long as a test looks at them.
