@@ -34,13 +34,26 @@ class BrokenNode(RuntimeError):
     """This node cannot train, but others may: its launcher leaves the training to them."""
 
 
+def forbidden(error: PermissionError) -> UserError:
+    """What to say of a file or folder that this process may not read or write. Raises the error if it is of neither."""
+    if error.filename is None:
+        raise error
+    return UserError(f"{error.filename}: user {os.getuid()} may not read or write it; change its owner or its mode")
+
+
 def usage(main: Callable[P, int]) -> Callable[P, int]:
-    """Make a command report a UserError in one line and return EXIT_USAGE, or EXIT_RESTART where a retry may help."""
+    """Make a command report a UserError in one line and return EXIT_USAGE, or EXIT_RESTART where a retry may help.
+
+    The same for a file that it may not read or write.
+    """
 
     @functools.wraps(main)
     def told(*given: P.args, **named: P.kwargs) -> int:
         try:
-            return main(*given, **named)
+            try:
+                return main(*given, **named)
+            except PermissionError as error:
+                raise forbidden(error) from None
         except UserError as error:
             print(plain(_for_stack(str(error))), file=sys.stderr)
             return EXIT_RESTART if isinstance(error, Passing) else EXIT_USAGE

@@ -4,11 +4,14 @@ A name may be a link out of its folder, a FIFO that blocks, a device without an 
 """
 
 import errno
+import fnmatch
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
+import sys
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -60,6 +63,7 @@ def open_regular(path: Path, inside: Path | None = None, links: bool = True) -> 
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise Unfit(path, "is a link or a socket, no regular file") from None
+        error.filename = str(path)  # os.open had the last part of it
         raise
     try:
         _require_content(descriptor, path)
@@ -169,6 +173,34 @@ def write_atomic(path: Path, text: str, durable: bool = True) -> None:
 
 def write_json(path: Path, value: Any, durable: bool = True) -> None:
     write_atomic(path, json.dumps(value, indent=1, sort_keys=True) + "\n", durable)
+
+
+def list_names(folder: Path, pattern: str = "*") -> list[str]:
+    """The names in a folder that match, in order; none where there is no folder.
+
+    Raises PermissionError if it cannot be listed, where Path.glob finds nothing.
+    """
+    try:
+        return fnmatch.filter(sorted(os.listdir(folder)), pattern)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def require_listed(path: str, pattern: bool = False) -> None:
+    """Raise PermissionError for a folder that a folder or pattern takes in and that may not be listed.
+
+    Libraries leave it out, with all that it holds. Not for lost+found, which a volume with ext4 has for itself.
+    """
+    top = re.split(r"[^/]*[*?\[]", path)[0] or "." if pattern else path
+    deepest = path.removeprefix(top).count("/") if pattern and "**" not in path else sys.maxsize
+
+    def failed(error: OSError) -> None:
+        if isinstance(error, PermissionError) and os.path.basename(error.filename) != "lost+found":
+            raise error
+
+    for folder, folders, _ in os.walk(top, onerror=failed):
+        if len(Path(folder).relative_to(top).parts) >= deepest:
+            folders.clear()
 
 
 def read_json(path: Path, links: bool = True) -> dict[str, Any] | None:

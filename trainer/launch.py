@@ -30,7 +30,7 @@ from trainer.contract import (
     TERMINATION_LOG,
 )
 from trainer.elastic import nccl, network, processor
-from trainer.errors import Stop, UserError, cause
+from trainer.errors import Stop, UserError, cause, forbidden
 from trainer.files import read_record
 
 KUBERNETES_LOG = "/dev/termination-log"
@@ -60,10 +60,12 @@ def main(arguments: list[str]) -> int:
         stop = Stop(EXIT_RESTART, "the workers ended before the run was finished")
     except UserError as error:
         stop = Stop(EXIT_FATAL, str(error) or cause(error))
+    except PermissionError as error:
+        stop = Stop(EXIT_FATAL, str(forbidden(error)))
     except Stop as reason:
         stop = reason
-    result = read_record(run / DONE) if run is not None else {}
-    if result and stop.code in (EXIT_DONE, EXIT_RESTART):
+    result = read_record(run / DONE) if run is not None and stop.code in (EXIT_DONE, EXIT_RESTART) else {}
+    if result:
         log.event("done", **{key: result.get(key) for key in ("step", "validation_loss", "checkpoint")})
         last_words({**result, "sample": str(result.get("sample", ""))[:SAMPLE_CHARACTERS]})
         return EXIT_DONE

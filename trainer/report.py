@@ -32,8 +32,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("runs", nargs="+", type=folder, metavar="RUN", help="run directories")
     parser.add_argument("--output", required=True, type=folder, metavar="FOLDER", help="where index.html and PNGs go")
     options = parser.parse_args(arguments)
+    runs = plots.read_runs(options.runs)
     try:
-        write(plots.read_runs(options.runs), options.output)
+        write(runs, options.output)
     except OSError as error:
         raise UserError(f"--output {options.output}: cannot be written ({error.strerror})") from None
     print(f"wrote {options.output / 'index.html'}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import urllib.request
@@ -14,10 +13,8 @@ import pytest
 from faults.fault import until
 from review.recording import Recording
 from tests.ports import free_port
+from tests.unprivileged import UNPRIVILEGED
 from trainer.train.exporters import TensorBoard
-
-#: As in a pod, root may not list every folder either.
-UNPRIVILEGED = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
 
 def train(run: Path) -> None:

@@ -29,7 +29,17 @@ from typing import TYPE_CHECKING, Any
 from trainer.config.values import shown
 from trainer.contract import MANIFEST, checkpoint_name, checkpoint_step
 from trainer.errors import UserError, one_line
-from trainer.files import Unfit, fsync, is_plain_name, open_regular, parse_mapping, read_json, sha256, write_atomic
+from trainer.files import (
+    Unfit,
+    fsync,
+    is_plain_name,
+    list_names,
+    open_regular,
+    parse_mapping,
+    read_json,
+    sha256,
+    write_atomic,
+)
 from trainer.log import say
 
 if TYPE_CHECKING:
@@ -155,9 +165,12 @@ def clean(run: Path) -> None:
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """The checkpoint folders, oldest first; leaves out folders that somebody named like step-500-good."""
-    found = (run / "checkpoints").glob("step-*")
-    return sorted(path for path in found if checkpoint_step(path.name) is not None and path.is_dir())
+    """The checkpoint folders, oldest first; leaves out folders that somebody named like step-500-good.
+
+    Raises PermissionError if they cannot be listed: a run that seems to have none would begin again.
+    """
+    paths = [run / "checkpoints" / name for name in list_names(run / "checkpoints", "step-*")]
+    return [path for path in paths if checkpoint_step(path.name) is not None and path.is_dir()]
 
 
 def newest_checkpoint(run: Path) -> Checkpoint | None:
@@ -192,7 +205,7 @@ def verify_checkpoint(
     wrong in `problems`.
 
     share (i, n): read only the i-th of n parts of the files, which are dealt out largest first. A run that was fetched
-    has no optimizer state, and needs none.
+    has no optimizer state, and needs none. Raises PermissionError for a file that is there and cannot be read.
     """
     absent = {OPTIMIZER} if path.parent.name != "checkpoints" and fetched_model(path) else set()
     try:
@@ -205,6 +218,8 @@ def verify_checkpoint(
                 if hashlib.file_digest(file, "sha256").hexdigest() != digests[name]:
                     raise Unfit(name, "does not match its checksum in the manifest")
         return Checkpoint(path, manifest["step"], manifest["figures"], manifest["state"])
+    except PermissionError:
+        raise
     except OSError as error:
         if problems is not None:
             problems.append(f"{error.filename}: {error.strerror}")

@@ -175,6 +175,9 @@ def run_directory(config: Config) -> Path:
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"run.directory: {path} cannot be made ({error.strerror}); give a writable folder") from None
-    if not os.access(path, os.W_OK):
-        raise UserError(f"run.directory: {path} cannot be written by user {os.getuid()}; give a writable folder")
+    for folder in (path, path / "checkpoints"):
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            raise UserError(
+                f"run.directory: {folder} cannot be read and written by user {os.getuid()}; give a writable folder"
+            )
     return path

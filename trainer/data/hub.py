@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import UserError, cause, may_pass, offline
-from trainer.files import require_regular
+from trainer.errors import UserError, cause, forbidden, may_pass, offline
+from trainer.files import require_listed, require_regular
 
 PREFIX = "hf:"
 ROWS = 200_000
@@ -103,6 +103,11 @@ def _open(spec: str) -> tuple[Any, str, str | None]:
     first: Exception | None = None
     for name, config, split in _parse(spec):
         streaming = not offline() or Path(name).is_dir()
+        if Path(name).is_dir():
+            try:
+                require_listed(name)
+            except PermissionError as error:
+                raise forbidden(error) from None
         for path in sorted(Path(name).rglob("*")) if Path(name).is_dir() else []:
             if not path.is_dir():
                 require_regular(path, Path(name))

@@ -29,7 +29,7 @@ from trainer.config.paths import expanded
 from trainer.data import hub
 from trainer.data.zstd import WINDOW, Zstandard
 from trainer.errors import Passing, UserError, cause, in_stack
-from trainer.files import LFS, POINTER, Unfit, open_regular
+from trainer.files import LFS, POINTER, Unfit, open_regular, require_listed
 from trainer.log import event
 
 SAMPLE = Path(__file__).parents[1] / "sample" / "opticks.txt"
@@ -120,7 +120,8 @@ def _files(name: str, over: dict[str, list[str]]) -> list[Source]:
         fix = f"`trainyard upload` brings yours to the shared volume; {EXAMPLES}" if in_stack() else EXAMPLES
         raise UserError(f"--input {name}: no such file or folder; {fix}") from None
     except PermissionError as error:
-        raise UserError(f"--input {name}: cannot be read by user {os.getuid()} ({cause(error)})") from None
+        told = f"{error.filename or name}: cannot be read by user {os.getuid()} ({error.strerror or cause(error)})"
+        raise UserError(f"--input {told}") from None
     except Exception as error:  # each file system raises its own kinds: no credentials, no route, no bucket
         raise _unreached(name, error) from None
 
@@ -147,6 +148,8 @@ def _listed(system: Any, path: str, name: str, over: dict[str, list[str]]) -> li
         if info["type"] != "directory":
             return [info]
         inside = system.find(path, detail=True).values()
+    if isinstance(system, LocalFileSystem):
+        require_listed(path, pattern)
     found: list[dict[str, Any]] = []
     for info in sorted(inside, key=lambda info: info["name"]):
         suffix = kind_of(info["name"])[0]
@@ -182,8 +185,6 @@ def _source(system: Any, info: dict[str, Any], inside: str) -> Source:
     kind = KINDS.get(suffix, "text")
     if kind == "parquet" and compression:
         raise UserError(f"--input {name}: a Parquet file is compressed inside; unpack it")
-    if local and os.path.exists(path) and not os.access(path, os.R_OK):
-        raise UserError(f"--input {name}: cannot be read by user {os.getuid()}")
     size = int(info.get("size") or 0)
     if local and size == 0 and info["type"] == "file":
         raise UserError(f"--input {name}: is empty; leave it out")

@@ -40,8 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--merge", action="store_true", help="an adapter: add it to its model, and write that")
     parser.add_argument("--force", action="store_true", help="replace --output if it is there")
     options = parser.parse_args(arguments)
+    source = origin.from_options(options)
     try:
-        source = origin.from_options(options)
         export(source, options.output, options.dtype, options.safetensors_only, options.force, options.merge)
     except OSError as error:
         raise UserError(

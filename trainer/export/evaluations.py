@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.contract import EVALUATIONS
-from trainer.files import read_record, write_json
+from trainer.files import list_names, read_record, write_json
 
 HEADER = ("step", "task", "metric", "value", "±", "shots", "examples", "version")
 TEXTS = ("step", "task", "metric")
@@ -59,8 +59,8 @@ def rows(tasks: dict[str, Any], step: int | None = None) -> list[tuple[str, ...]
 def of_run(run: Path, step: int | None = None) -> list[tuple[str, ...]]:
     """The rows of all steps, or of one; files that cannot be read are left out."""
     found: dict[int, list[tuple[str, ...]]] = {}
-    for path in (run / EVALUATIONS).glob("step-*.json"):
-        content = read_record(path)
+    for name in list_names(run / EVALUATIONS, "step-*.json"):
+        content = read_record(run / EVALUATIONS / name)
         if type(content.get("step")) is int and step in (None, content["step"]):
             with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
                 found[content["step"]] = rows(content["tasks"], content["step"])

@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from trainer.config import memory
 from trainer.config.paths import folder, place
 from trainer.contract import METRICS
 from trainer.errors import UserError, advice, one_line
-from trainer.files import DESCRIPTION, read_json, require_regular
+from trainer.files import DESCRIPTION, list_names, read_json, require_regular
 from trainer.models import adapters
 
 
@@ -106,9 +105,9 @@ def from_name(name: str, key: str) -> Source:
     if (path / MANIFEST).is_file() and (path / "model").is_dir():
         return _verified(path, f"{key} {name}")
     if path.is_dir():
-        if not os.path.lexists(path / "config.json") and not adapters.is_folder(path):
+        if not list_names(path, "config.json") and not adapters.is_folder(path):
             raise UserError(f"{key}: {name} holds no config.json; give a Hugging Face folder, a run or a checkpoint")
-        if not any(path.glob("*.safetensors")):
+        if not list_names(path, "*.safetensors"):
             raise UserError(
                 f"{key}: {name} holds a config.json but no weights (model.safetensors); a pytorch_model.bin is a "
                 "pickle, which may hold code, and is not opened: save the model again with transformers"

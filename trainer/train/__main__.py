@@ -12,7 +12,7 @@ from pathlib import Path
 from trainer import log, tasks
 from trainer.config.schema import Config, load, run_directory, with_steps
 from trainer.contract import EXIT_BROKEN, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
-from trainer.errors import BrokenNode, Retry, Stopped, TrainingError, UserError
+from trainer.errors import BrokenNode, Retry, Stopped, TrainingError, UserError, forbidden
 from trainer.files import write_json
 
 
@@ -25,6 +25,9 @@ def main(arguments: list[str]) -> int:
         return EXIT_TERMINATED if end.asked else EXIT_RESTART
     except (UserError, TrainingError) as error:
         report_failure(str(error), EXIT_FATAL)
+        return EXIT_FATAL
+    except PermissionError as error:
+        report_failure(str(forbidden(error)), EXIT_FATAL)
         return EXIT_FATAL
     except Retry as error:
         report_failure(str(error), EXIT_RESTART)

@@ -17,7 +17,7 @@ from trainer.checkpoint.format import (
     verify_checkpoint,
 )
 from trainer.config.schema import Config, resolved, stored
-from trainer.errors import UserError
+from trainer.errors import UserError, forbidden
 from trainer.files import read_text
 from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
@@ -32,8 +32,8 @@ EFFECTS: dict[str, str] = {key: row["effect"] for row in _ROWS for key in row["k
 def find(run: Path, world: World, config: Config) -> Checkpoint | None:
     """The newest checkpoint that verifies, the same on every worker.
 
-    Raises UserError if a worker cannot see it, or if there are checkpoints and none verifies. But a run that has built
-    its first weights (an adapter's, a preset's) then begins again; others have built only a checkpoint's shape.
+    Raises UserError if a worker cannot see or read it, or if there are checkpoints and none verifies. But a run that
+    has built its first weights (an adapter's, a preset's) then begins again; others have built only the shape.
 
     Each worker reads a part of the files, and all vote meanwhile: GPT-2 XL's 18.7 GB take longer than
     run.collective_timeout_seconds from a storage of 150 MB/s.
@@ -48,7 +48,10 @@ def find(run: Path, world: World, config: Config) -> Checkpoint | None:
         path = run / "checkpoints" / name
         wait_for(path)
         own: list[str] = []
-        found = world.together(lambda path=path, own=own: verify_checkpoint(path, (world.rank, world.size), own))
+        try:
+            found = world.together(lambda path=path, own=own: verify_checkpoint(path, (world.rank, world.size), own))
+        except PermissionError as error:
+            raise forbidden(error) from None
         problems = list(dict.fromkeys(problem for part in world.gather(own) for problem in part))
         if not problems:
             return found
