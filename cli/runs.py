@@ -22,6 +22,7 @@ from cli.reach import transfer
 from cli.target import Kubeconfig, RunningStack, targets_of
 from cli.transfer import Volume
 from cli.volume import ask, show, size, users
+from cli.volume_survey import UNREADABLE
 from trainer.contract import COMPILING_SECONDS, STALE_SECONDS, checkpoint_step
 from trainer.plain import plain
 from workloads.layout import DATA, run_folder
@@ -118,7 +119,7 @@ def run_of(told: dict[str, Any], used: Mapping[str, str]) -> Run:
 def _state(state: str, age: float | None, user: str) -> str:
     """A run's own word, while it is fresh; `user` is the Job that has not ended."""
     patience = COMPILING_SECONDS if state in ("starting", "compiling") else STALE_SECONDS
-    if state == "failed" or (age is not None and age < patience):
+    if state in ("failed", UNREADABLE) or (age is not None and age < patience):
         return state
     return ("stopped" if "stopped" in user else "waiting") if user else "interrupted"
 

@@ -11,6 +11,7 @@ Nothing follows a link, and no file that others may have written is read beyond 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import stat
@@ -39,6 +40,10 @@ STATUS = (
 """What is told of status.json and of DONE, which also has a text."""
 ENDED = ("done", "failed", "terminated")
 """States of a run to which nobody writes."""
+HIDDEN = "may not be listed, or not all of it"
+"""Kind of a folder that has such a folder."""
+UNREADABLE = "unreadable"
+"""State of a run with a folder that may not be listed."""
 GOING = ".removed-"
 """Prefix of what is being removed, and of what an interrupted removal has left."""
 
@@ -54,26 +59,34 @@ def opened(path: str) -> Iterator[int]:
 
 
 def below(folder: int) -> dict[str, Any]:
-    """Bytes on the disk and number of files below an open folder, hidden ones as well, and the newest change."""
+    """Bytes on the disk and number of files below an open folder, hidden ones as well, and the newest change.
+
+    denied: the number of folders that may not be listed.
+    """
     size = files = 0
+    problems: list[OSError] = []
     changed = os.fstat(folder).st_mtime
-    for _, _, names, here in os.fwalk(".", dir_fd=folder):
+    for _, _, names, here in os.fwalk(".", onerror=problems.append, dir_fd=folder):
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=here, follow_symlinks=False)
                 size, files, changed = size + status.st_blocks * 512, files + 1, max(changed, status.st_mtime)
-    return {"bytes": size, "files": files, "changed": changed}
+    denied = sum(isinstance(problem, PermissionError) for problem in problems)
+    return {"bytes": size, "files": files, "changed": changed, "denied": denied}
 
 
 def described(name: str, folder: int) -> dict[str, Any]:
     """Kind, size and age of an entry of an open folder. Raises FileNotFoundError."""
     status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if stat.S_ISDIR(status.st_mode):
-        inside = os.open(name, program.FOLDER, dir_fd=folder)
-        try:
-            found: dict[str, Any] = {"kind": "folder", **below(inside)}
-        finally:
-            os.close(inside)
+        found: dict[str, Any] = {"bytes": 0, "files": 0, "changed": status.st_mtime, "denied": 1}
+        with contextlib.suppress(PermissionError):
+            inside = os.open(name, program.FOLDER, dir_fd=folder)
+            try:
+                found = below(inside)
+            finally:
+                os.close(inside)
+        found["kind"] = HIDDEN if found["denied"] else "folder"
     else:
         kind = "file" if stat.S_ISREG(status.st_mode) else program.KINDS.get(stat.S_IFMT(status.st_mode), "device")
         found = {"kind": kind, "bytes": status.st_blocks * 512, "files": 1, "changed": status.st_mtime}
@@ -118,9 +131,14 @@ def _run(root: str, name: str) -> dict[str, Any] | None:
     try:
         with opened(f"{root}/runs/{name}") as top:
             status, done = record(contract.STATUS, top), record(contract.DONE, top)
-            found = {"run": name, "now": time.time(), **below(top), "done": _known(done), "status": _known(status)}
+            known: dict[str, Any] = {"status": _known(status), "done": _known(done), **below(top)}
     except FileNotFoundError:
         return None
+    except PermissionError:
+        known = {"status": {}, "denied": 1}
+    found: dict[str, Any] = {"run": name, "now": time.time(), **known}
+    if known["denied"]:
+        return {**found, "done": {}, "status": {**known["status"], "state": UNREADABLE}}
     if newest := _newest(f"{root}/runs/{name}"):
         with contextlib.suppress(FileNotFoundError, program.RefusedError), opened(newest) as folder:
             digests = record(contract.MANIFEST, folder).get("sha256")
@@ -199,6 +217,11 @@ def remove(root: str, *names: str) -> Iterator[dict[str, Any]]:
                 f"{name}: a training writes to this run, or did so minutes ago; stop it, or wait until it is silent"
             )
     found = list(about(root, *names))
+    for name in names:
+        if _denied(*os.path.split(f"{root}/{name}")):
+            raise program.RefusedError(
+                f"{name}: user {os.getuid()} may not list or change all folders there; nothing was removed"
+            )
     for name, item in zip(names, found, strict=True):
         above, last = os.path.split(f"{root}/{name}")
         hidden = last if last.startswith(GOING) else f"{GOING}{last}"
@@ -211,12 +234,25 @@ def remove(root: str, *names: str) -> Iterator[dict[str, Any]]:
         yield item
 
 
+def _denied(above: str, name: str) -> bool:
+    """Whether there is a folder that may not be listed or changed."""
+    problems: list[OSError] = []
+    try:
+        with opened(above) as folder:
+            walk = os.fwalk(name, onerror=problems.append, dir_fd=folder)
+            folders = itertools.chain([folder], (here for *_, here in walk))
+            changeable = all(os.access(".", os.W_OK | os.X_OK, dir_fd=each) for each in folders)
+    except PermissionError:
+        return True
+    return bool(problems) or not changeable
+
+
 def _trains(run: str) -> bool:
     """Whether somebody wrote to the run's status of late, and has not said that the training has ended."""
     try:
         with opened(run) as folder:
             status, done = record(contract.STATUS, folder), record(contract.DONE, folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return False
     state, updated = status.get("state"), status.get("updated")
     patience = contract.COMPILING_SECONDS if state in ("starting", "compiling") else contract.STALE_SECONDS
