@@ -160,7 +160,9 @@ def living_stacks() -> list[str]:
 def _lives(stack: Path) -> bool:
     """Whether a stack's file lists resources outside the local node."""
     try:
-        latest = json.loads(stack.read_text())["checkpoint"]["latest"] or {}
+        checkpoint = json.loads(stack.read_text())["checkpoint"]
+        # `pulumi stack init` writes "Latest", and `pulumi up` "latest" (3.200.0).
+        latest = {key.lower(): value for key, value in checkpoint.items()}["latest"] or {}
         resources = latest.get("resources") or []
         # infra/existing.py sets the provider's context to the node's; a stack with a cluster of its own sets none.
         on_node = any((each.get("inputs") or {}).get("context") == CONTEXT for each in resources)

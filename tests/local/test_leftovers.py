@@ -156,6 +156,15 @@ def test_the_state_of_a_stack_elsewhere_is_not_thrown_away(root: Path, capsys: p
     assert (root / ".local/state/.pulumi/stacks/trainyard/gcp-c3.json").exists()
 
 
+def test_a_stack_that_was_only_made_has_nothing(root: Path) -> None:
+    """As `pulumi stack init` leaves it (3.200.0), of which a first `up` that is refused makes no more."""
+    stack(root, "local", *stack_with("trainyard-local"))
+    file = root / ".local/state/.pulumi/stacks/trainyard/gcp-c3.json"
+    latest = {"manifest": {"version": "v3.200.0"}, "secrets_providers": {"type": "passphrase"}, "metadata": {}}
+    file.write_text(json.dumps({"version": 3, "checkpoint": {"Stack": "organization/trainyard/x", "Latest": latest}}))
+    assert teardown.living_stacks() == []
+
+
 @pytest.mark.parametrize("text", ["", '{"version": 3, "checkp', "{}", "null", '{"checkpoint": {"latest": [1]}}'])
 def test_a_damaged_state_is_told_in_one_line_and_not_thrown_away(root: Path, text: str) -> None:
     """A Pulumi that is killed while it writes leaves one."""

@@ -16,7 +16,8 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with a non-ASCII path, and a disk of the user's mounted at the storage folder."""
     state = tmp_path / "für alle" / ".local"
     state.mkdir(parents=True)
-    for name, path in (("STATE", state), ("RUN", tmp_path / "run"), ("STORAGE", state / "storage")):
+    folders = {"STATE": state, "PULUMI_STATE": state / "state", "RUN": tmp_path / "run", "STORAGE": state / "storage"}
+    for name, path in folders.items():
         monkeypatch.setattr(paths, name, path)
     points = [f"{state}/kubelet/pods/1/volumes/token", f"{state}/storage", f"{state}/storage-of-another", "/"]
     lines = ["36 35 98:0 / " + point.replace(" ", "\\040") + " rw shared:1 - tmpfs tmpfs rw" for point in points]
