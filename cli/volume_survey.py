@@ -128,17 +128,17 @@ def runs(root: str, *names: str) -> Iterator[dict[str, Any]]:
 
 
 def _run(root: str, name: str) -> dict[str, Any] | None:
+    found: dict[str, Any] = {"run": name, "now": time.time(), "status": {}}
     try:
         with opened(f"{root}/runs/{name}") as top:
             status, done = record(contract.STATUS, top), record(contract.DONE, top)
-            known: dict[str, Any] = {"status": _known(status), "done": _known(done), **below(top)}
+            found |= {"status": _known(status), "done": _known(done), **below(top)}
     except FileNotFoundError:
         return None
     except PermissionError:
-        known = {"status": {}, "denied": 1}
-    found: dict[str, Any] = {"run": name, "now": time.time(), **known}
-    if known["denied"]:
-        return {**found, "done": {}, "status": {**known["status"], "state": UNREADABLE}}
+        found["denied"] = 1
+    if found["denied"]:
+        return found | {"done": {}, "status": found["status"] | {"state": UNREADABLE}}
     if newest := _newest(f"{root}/runs/{name}"):
         with contextlib.suppress(FileNotFoundError, program.RefusedError), opened(newest) as folder:
             digests = record(contract.MANIFEST, folder).get("sha256")

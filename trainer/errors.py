@@ -50,12 +50,10 @@ def usage(main: Callable[P, int]) -> Callable[P, int]:
     @functools.wraps(main)
     def told(*given: P.args, **named: P.kwargs) -> int:
         try:
-            try:
-                return main(*given, **named)
-            except PermissionError as error:
-                raise forbidden(error) from None
-        except UserError as error:
-            print(plain(_for_stack(str(error))), file=sys.stderr)
+            return main(*given, **named)
+        except (UserError, PermissionError) as error:
+            said = forbidden(error) if isinstance(error, PermissionError) else error
+            print(plain(_for_stack(str(said))), file=sys.stderr)
             return EXIT_RESTART if isinstance(error, Passing) else EXIT_USAGE
 
     return told

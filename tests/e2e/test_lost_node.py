@@ -19,17 +19,10 @@ from rich.console import Console
 from cli.cluster import OUT_OF_SERVICE
 from cli.status import read, screen
 from cli.target import Target
+from faults.fault import until
 from workloads.training_job import UNREACHABLE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
-
-
-def wait(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, what
-        time.sleep(1)
-    return found
 
 
 @pytest.fixture
@@ -75,7 +68,12 @@ def api(control_plane: Path, names: dict[str, str]) -> Iterator[Any]:
         core.delete_node(name)
     for name in names.values():
         batch.delete_namespaced_job(name, name, propagation_policy="Foreground")
-    wait(lambda: not any(batch.list_namespaced_job(name).items for name in names.values()), 120, "the Jobs are gone")
+    until(
+        lambda: not any(batch.list_namespaced_job(name).items for name in names.values()),
+        120,
+        "the Jobs are gone",
+        pause=1,
+    )
     for name in names.values():
         core.delete_namespace(name)
 
@@ -86,7 +84,7 @@ def pods(api: Any, name: str) -> dict[str, Any]:
 
 def first_pod(api: Any, name: str) -> str:
     """The uid of the Job's pod, which says that it runs."""
-    (uid, pod), *_ = wait(lambda: list(pods(api, name).items()), 60, "a pod")
+    (uid, pod), *_ = until(lambda: list(pods(api, name).items()), 60, "a pod")
     body = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
     api.patch_namespaced_pod_status(pod.metadata.name, name, body)
     return uid
@@ -109,7 +107,7 @@ def test_status_names_a_node_that_is_off_and_its_advice_frees_the_job(
         return lambda: all(found(name, uid) for name, uid in uids.items())
 
     deleted = all_are(lambda name, uid: pods(api, name)[uid].metadata.deletion_timestamp)
-    wait(deleted, 150, "the taint manager deletes the pods")
+    until(deleted, 150, "the taint manager deletes the pods", pause=1)
     time.sleep(30)
     for name, uid in uids.items():
         assert list(pods(api, name)) == [uid], "the Job waits for the pod's end"
@@ -125,5 +123,5 @@ def test_status_names_a_node_that_is_off_and_its_advice_frees_the_job(
     api.patch_node(names["taint"], body)
     api.delete_node(names["delete"])
     failed = all_are(lambda name, uid: uid not in pods(api, name) or pods(api, name)[uid].status.phase == "Failed")
-    wait(failed, 120, "the pods count as failed")
-    wait(all_are(lambda name, uid: pods(api, name).keys() - {uid}), 60, "each Job makes its next pod")
+    until(failed, 120, "the pods count as failed", pause=1)
+    until(all_are(lambda name, uid: pods(api, name).keys() - {uid}), 60, "each Job makes its next pod")

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config.values import shown
 from trainer.contract import MANIFEST, checkpoint_name, checkpoint_step
-from trainer.errors import UserError, one_line
+from trainer.errors import UserError, forbidden, one_line
 from trainer.files import (
     Unfit,
     fsync,
@@ -205,7 +205,7 @@ def verify_checkpoint(
     wrong in `problems`.
 
     share (i, n): read only the i-th of n parts of the files, which are dealt out largest first. A run that was fetched
-    has no optimizer state, and needs none. Raises PermissionError for a file that is there and cannot be read.
+    has no optimizer state, and needs none. Raises UserError for a file that is there and cannot be read.
     """
     absent = {OPTIMIZER} if path.parent.name != "checkpoints" and fetched_model(path) else set()
     try:
@@ -218,8 +218,8 @@ def verify_checkpoint(
                 if hashlib.file_digest(file, "sha256").hexdigest() != digests[name]:
                     raise Unfit(name, "does not match its checksum in the manifest")
         return Checkpoint(path, manifest["step"], manifest["figures"], manifest["state"])
-    except PermissionError:
-        raise
+    except PermissionError as error:
+        raise forbidden(error) from None
     except OSError as error:
         if problems is not None:
             problems.append(f"{error.filename}: {error.strerror}")

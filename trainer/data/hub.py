@@ -102,17 +102,18 @@ def _open(spec: str) -> tuple[Any, str, str | None]:
     datasets.disable_progress_bars()
     first: Exception | None = None
     for name, config, split in _parse(spec):
-        streaming = not offline() or Path(name).is_dir()
-        if Path(name).is_dir():
+        folder = Path(name) if Path(name).is_dir() else None
+        streaming = not offline() or folder is not None
+        if folder is not None:
             try:
                 require_listed(name)
-            except PermissionError as error:
+            except PermissionError as error:  # prepare would take it for one of --output
                 raise forbidden(error) from None
-        for path in sorted(Path(name).rglob("*")) if Path(name).is_dir() else []:
-            if not path.is_dir():
-                require_regular(path, Path(name))
+            for path in sorted(folder.rglob("*")):
+                if not path.is_dir():
+                    require_regular(path, folder)
         try:
-            if not offline() and "/" not in name and not Path(name).is_dir():
+            if not offline() and "/" not in name and folder is None:
                 name = HfApi().dataset_info(name).id  # huggingface_hub 2.4 reads files of OWNER/NAME only
             return datasets.load_dataset(name, config, split=split, streaming=streaming), name, config
         except Exception as error:  # the library raises two dozen kinds

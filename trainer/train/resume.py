@@ -17,7 +17,7 @@ from trainer.checkpoint.format import (
     verify_checkpoint,
 )
 from trainer.config.schema import Config, resolved, stored
-from trainer.errors import UserError, forbidden
+from trainer.errors import UserError
 from trainer.files import read_text
 from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
@@ -48,10 +48,7 @@ def find(run: Path, world: World, config: Config) -> Checkpoint | None:
         path = run / "checkpoints" / name
         wait_for(path)
         own: list[str] = []
-        try:
-            found = world.together(lambda path=path, own=own: verify_checkpoint(path, (world.rank, world.size), own))
-        except PermissionError as error:
-            raise forbidden(error) from None
+        found = world.together(lambda path=path, own=own: verify_checkpoint(path, (world.rank, world.size), own))
         problems = list(dict.fromkeys(problem for part in world.gather(own) for problem in part))
         if not problems:
             return found
