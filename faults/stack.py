@@ -16,6 +16,7 @@ from pulumi import automation
 from infra.stackfiles import ROOT, stack_file_values
 
 CHANGES = ("up", "destroy", "preview", "cancel")
+UNCHANGED = ("--expect-no-changes",)
 Change = Callable[[list[str], dict[str, str]], str]
 """Runs a command in an environment; returns its output, or raises CommandError."""
 
@@ -114,18 +115,19 @@ class Stack:
 
     def up(self, expect_no_changes: bool = False) -> str:
         """Run `pulumi up`, which must succeed; return its output. Raises CommandError."""
-        return self.engine().up(**self._settings, expect_no_changes=expect_no_changes or None).stdout
+        return self._change("up", "--yes", "--skip-preview", *UNCHANGED * expect_no_changes)
 
     def preview(self, expect_no_changes: bool = False) -> str:
-        return self.engine().preview(**self._settings, expect_no_changes=expect_no_changes or None).stdout
+        return self._change("preview", *UNCHANGED * expect_no_changes)
 
-    def destroy(self, remove: bool = False) -> None:
-        self.engine().destroy(**self._settings, remove=remove or None)
+    def destroy(self) -> None:
+        self._change("destroy", "--yes", "--skip-preview")
 
     def remove(self) -> None:
         """Destroy what there is of the stack."""
         if self.exists():
-            self.destroy(remove=True)
+            self.destroy()
+            self.engine().workspace.remove_stack(self.name)
             self._engine = None
 
     def outputs(self) -> dict[str, Any]:
@@ -144,9 +146,11 @@ class Stack:
         found = (self.engine().export_stack().deployment or {}).get("resources") or []
         return [each["urn"] for each in found if not each["type"].startswith("pulumi:")]
 
-    @property
-    def _settings(self) -> dict[str, Any]:
-        return {"config_file": str(self.config), "color": "never"}
+    def _change(self, *arguments: str) -> str:
+        """Run a command as a person does: the Automation API's `up` asks for outputs and history after each."""
+        command = [*arguments, "--stack", self.name, "--config-file", str(self.config), "--color", "never"]
+        workspace = self.engine().workspace
+        return workspace.pulumi_command.run(command, workspace.work_dir, workspace.env_vars).stdout
 
     def pulumi(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command whose words or failure are looked at, as a person sees them."""

@@ -6,6 +6,7 @@ Like torchrun, with what a pod needs: it handles SIGTERM from the start, its exi
 
 import argparse
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -132,6 +133,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     nccl.choose()
     processor.share_compilation(options.nproc_per_node)
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
+    gc.disable()  # as trainer.train does
     from torch.distributed.elastic.rendezvous.api import (
         RendezvousClosedError,
         RendezvousError,
@@ -142,6 +144,8 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     from trainer.elastic import rendezvous, rendezvous_etcd
     from trainer.elastic.agent import Agent
 
+    gc.freeze()
+    gc.enable()
     processor.bind_workers(options.nproc_per_node)
     name = options.rdzv_id or rendezvous_id(run)
     parameters = RendezvousParameters(

@@ -171,7 +171,7 @@ def test_a_training_that_failed_for_good_says_why_and_once_that_is_mended_learns
 
 
 def test_a_training_whose_time_is_up_says_so_and_gets_as_much_again(stack: Stack) -> None:
-    folder = begin(stack, "late", maxHours=0.025)
+    folder = begin(stack, "late", maxHours=0.02)
     failed = tool(stack, "follow")
     assert failed.returncode == 1
     assert "the time of job.maxHours is up" in failed.stdout
