@@ -133,7 +133,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     nccl.choose()
     processor.share_compilation(options.nproc_per_node)
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
-    gc.disable()  # as trainer.train does
+    gc.disable()  # nothing that imports make is garbage
     from torch.distributed.elastic.rendezvous.api import (
         RendezvousClosedError,
         RendezvousError,
