@@ -18,6 +18,7 @@ from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError
 from cli.target import Target
+from infra.api_client import api_client
 from workloads.layout import TRAINING as LABEL
 from workloads.scheduling import unscheduled, with_remedy
 
@@ -82,7 +83,7 @@ def connect(context: str, kubeconfig: str | None = None) -> client.ApiClient:
     # A log stream may be silent for hours, and load balancers drop silent connections.
     configuration.keep_alive = True
     try:
-        return config.new_client_from_config(config_file=file, context=context, client_configuration=configuration)
+        return api_client(context, file, configuration)
     except config.ConfigException as error:
         raise ContextError(f"no context '{context}' in the kubeconfig: {error}") from error
     except (yaml.YAMLError, TypeError, AttributeError) as error:

@@ -102,6 +102,8 @@ def install(names: tuple[str, ...]) -> None:
         except LocalError:
             run(["apt-get", "update", "-qq"], "refresh the lists of Debian packages", **quiet)
             run(command, f"install the Debian packages {' '.join(names)}", **quiet)
-    disable = ["systemctl"] if shutil.which("systemctl") else ["deb-systemd-helper"]
+    disable = "systemctl" if shutil.which("systemctl") else "deb-systemd-helper"
     for service in set(SERVICES) & set(names):
-        run([*disable, "disable", f"{service}.service"], f"keep {service} from starting at boot")
+        # The helper serves a package's scripts, and asks for the name that dpkg gives them.
+        called = {"DPKG_MAINTSCRIPT_PACKAGE": service}
+        run([disable, "disable", f"{service}.service"], f"keep {service} from starting at boot", **called)

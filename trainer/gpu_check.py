@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import socket
-import ssl
 import sys
 import tempfile
 import time
@@ -223,7 +222,7 @@ def publish(name: str, result: dict[str, Any]) -> None:
             "Authorization": f"Bearer {(ACCOUNT / 'token').read_text().strip()}",
         },
     )
-    context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+    context = network.trust(str(ACCOUNT / "ca.crt"))
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
         opener.open(request, timeout=30).close()

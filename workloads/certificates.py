@@ -96,7 +96,11 @@ def issue(names: list[str]) -> dict[str, str]:
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False)
         )
-        if key is not authority:
+        if key is authority:
+            # key_cert_sign and crl_sign: Python 3.13 and newer ask for them (ssl.VERIFY_X509_STRICT).
+            usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+            builder = builder.add_extension(usage, critical=True)
+        else:
             # etcd's JSON gateway dials etcd with the server's certificate, so it must allow client authentication too.
             usages = [ExtendedKeyUsageOID.SERVER_AUTH] if serves else []
             usages.append(ExtendedKeyUsageOID.CLIENT_AUTH)

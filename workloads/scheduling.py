@@ -10,6 +10,7 @@ from typing import Any
 
 import pulumi
 
+from infra.api_client import api_client
 from trainer.plain import counted
 
 #: Words of kube-scheduler (v1.34, pkg/scheduler/framework/plugins) -> what makes the pods fit.
@@ -70,10 +71,10 @@ def warn_of_waiting(kubeconfig: str, context: str, namespace: str, job: str, mad
 
 def _look(kubeconfig: str, context: str, namespace: str, job: str) -> str:
     """What still waits after PATIENCE; a cluster that does not answer ends no `up`."""
-    from kubernetes import client, config  # takes a second
+    from kubernetes import client  # takes a second
 
     try:
-        api = config.new_client_from_config(config_file=kubeconfig, context=context)
+        api = api_client(context, kubeconfig)
         batch, core, end = client.BatchV1Api(api), client.CoreV1Api(api), time.monotonic() + PATIENCE
         while True:
             found: Any = batch.read_namespaced_job(job, namespace, _request_timeout=5)

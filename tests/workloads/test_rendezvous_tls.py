@@ -99,6 +99,12 @@ def test_certificates_of_another_stack_do_not_get_in(
         Etcd(access(endpoint, {}, files), retry_seconds=0.5).get("/trainyard/x")
 
 
+def test_the_certificates_have_all_that_newer_verifiers_ask_for(certificates: dict[str, Path]) -> None:
+    for folder in certificates.values():
+        verify = ["openssl", "verify", "-x509_strict", "-CAfile", str(folder / "ca.crt"), str(folder / "tls.crt")]
+        subprocess.run(verify, check=True)
+
+
 def test_each_side_has_its_own_certificate_alone(stack: Recording) -> None:
     """The server's key in a trainer's pod would let it pass for the server."""
     mounted = {

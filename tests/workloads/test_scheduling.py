@@ -67,7 +67,7 @@ def test_up_ends_with_what_waits_after_some_patience(
     api = SimpleNamespace(sanitize_for_serialization=lambda pod: pod)
     monkeypatch.setattr("kubernetes.client.BatchV1Api", lambda _: batch)
     monkeypatch.setattr("kubernetes.client.CoreV1Api", lambda _: core)
-    monkeypatch.setattr("kubernetes.config.new_client_from_config", lambda **_: api)
+    monkeypatch.setattr(scheduling, "api_client", lambda *_: api)
     monkeypatch.setattr(scheduling, "PATIENCE", 0.1)
     assert ("Insufficient cpu" in scheduling._look("f", "c", "n", "j")) is warns
 

@@ -17,7 +17,7 @@ import urllib3
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousStateError
 
 from trainer.contract import ETCD_PORT
-from trainer.elastic.network import split_endpoint
+from trainer.elastic.network import split_endpoint, trust
 from trainer.errors import UserError, one_line
 
 RETRY_SECONDS = 90.0
@@ -66,7 +66,7 @@ def access(endpoint: str, settings: Mapping[str, Any], environment: Mapping[str,
     tls = None
     if protocol == "https" or files:
         try:
-            tls = ssl.create_default_context(cafile=files.get("cacert"))
+            tls = trust(files.get("cacert"))
             if "cert" in files:
                 tls.load_cert_chain(files["cert"], files["key"])
         except OSError as error:

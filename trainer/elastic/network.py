@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import ipaddress
 import socket
+import ssl
 import struct
 import time
 
@@ -37,6 +38,17 @@ def wait_reachable(host: str, port: int, seconds: float) -> str | None:
             if time.monotonic() > deadline:
                 return one_line(error.strerror or error)
         time.sleep(1)
+
+
+def trust(authority: str | None) -> ssl.SSLContext:
+    """A context that trusts a file's authority, or this machine's, as kubectl and etcdctl do.
+
+    Python 3.13 began to refuse authorities without every extension of RFC 5280 (VERIFY_X509_STRICT), as EKS's is, and
+    as openssl makes them (kubernetes-client/python issue 2394, 2026-11-27). Raises OSError.
+    """
+    context = ssl.create_default_context(cafile=authority)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 def address_towards(host: str) -> str | None:

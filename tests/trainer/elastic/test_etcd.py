@@ -9,6 +9,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import ssl
 import threading
 import time
 import urllib.request
@@ -78,6 +79,20 @@ def with_tls(start: Start, certificates: Path) -> EtcdServer:
     return start(options=options, scheme="https")
 
 
+@pytest.fixture
+def python_313(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contexts with the default flags of Python 3.13, which refuse an authority like ours here."""
+    create = ssl.create_default_context
+
+    def strict(**given: Any) -> ssl.SSLContext:
+        context = create(**given)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+
+
+@pytest.mark.usefixtures("python_313")
 def test_only_who_has_a_certificate_of_the_authority_gets_in(start: Start, certificates: Path) -> None:
     server = with_tls(start, certificates)
     files = {"cacert": "ca.crt", "cert": "client.crt", "key": "client.key"}

@@ -1,0 +1,116 @@
+"""Clusters whose authority lacks what Python 3.13 and newer ask for are reached as kubectl reaches them."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import http.server
+import ipaddress
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from kubernetes import client, config
+from urllib3.exceptions import MaxRetryError
+
+from infra.api_client import api_client
+from tests.ports import free_port
+
+
+class Version(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        answer = json.dumps(
+            dict.fromkeys(("major", "minor", "gitVersion", "gitCommit", "gitTreeState"), "v1.34.4")
+            | dict.fromkeys(("buildDate", "goVersion", "compiler", "platform"), "")
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: Any) -> None:  # pyrefly: ignore[bad-override]
+        pass
+
+
+def _signed(name: str, key: ec.EllipticCurvePrivateKey, authority: ec.EllipticCurvePrivateKey) -> bytes:
+    """As EKS signs: an authority with basic constraints alone (awslabs/mcp issue 3791), and no identifiers."""
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    issuer, subject = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in ("kubernetes", name))
+    builder = (
+        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), now - day, now + day)
+        .add_extension(x509.BasicConstraints(ca=key is authority, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+    )
+    return builder.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """The entry of a kubeconfig for a server like EKS's."""
+    authority, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    private = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (tmp_path / "server.pem").write_bytes(key.private_bytes(*private) + _signed("kube-apiserver", key, authority))
+    serves = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serves.load_cert_chain(tmp_path / "server.pem")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", free_port()), Version)
+    server.socket = serves.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    trusted = base64.b64encode(_signed("kubernetes", authority, authority)).decode()
+    yield {"server": f"https://127.0.0.1:{server.server_port}", "certificate-authority-data": trusted}
+    server.shutdown()
+    server.server_close()
+
+
+def write(folder: Path, cluster: dict[str, Any]) -> str:
+    content = {
+        "clusters": [{"name": "eks", "cluster": cluster}],
+        "users": [{"name": "me", "user": {}}],
+        "contexts": [{"name": "eks", "context": {"cluster": "eks", "user": "me"}}],
+    }
+    (folder / "config").write_text(json.dumps(content))
+    return str(folder / "config")
+
+
+def ask(api: client.ApiClient) -> str:
+    api.rest_client.pool_manager.connection_pool_kw["retries"] = 0
+    return client.VersionApi(api).get_code().git_version
+
+
+@pytest.fixture
+def python_313(monkeypatch: pytest.MonkeyPatch) -> None:
+    """urllib3 sets this Python's default flags by its version."""
+    monkeypatch.setattr("urllib3.util.ssl_.sys", SimpleNamespace(version_info=(3, 13, 0)))
+
+
+@pytest.mark.usefixtures("python_313")
+def test_an_authority_of_eks_is_trusted_by_python_3_13_too(cluster: dict[str, Any], tmp_path: Path) -> None:
+    file = write(tmp_path, cluster)
+    with pytest.raises(MaxRetryError, match="Missing Authority Key Identifier|key usage extension"):
+        ask(config.new_client_from_config(config_file=file, context="eks"))
+    assert ask(api_client("eks", file)) == "v1.34.4"
+
+
+def test_another_authority_or_name_is_not_trusted(cluster: dict[str, Any], tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    other = {"certificate-authority-data": base64.b64encode(_signed("kubernetes", key, key)).decode()}
+    for wrong in (other, {"server": cluster["server"].replace("127.0.0.1", "localhost")}):
+        with pytest.raises(MaxRetryError, match="CERTIFICATE_VERIFY_FAILED"):
+            ask(api_client("eks", write(tmp_path, cluster | wrong)))
+    with pytest.raises(MaxRetryError, match="CERTIFICATE_VERIFY_FAILED"):
+        ask(api_client("eks", write(tmp_path, {"server": cluster["server"]})))
+
+
+def test_a_kubeconfig_may_ask_for_no_verification(cluster: dict[str, Any], tmp_path: Path) -> None:
+    insecure = {"server": cluster["server"], "insecure-skip-tls-verify": True}
+    with pytest.warns(match="Unverified"):
+        assert ask(api_client("eks", write(tmp_path, insecure))) == "v1.34.4"
