@@ -23,6 +23,7 @@ PACKAGES = {
     "iptables": "iptables",
     "conntrack": "conntrack",
     "buildah": "buildah",
+    "netavark": "/usr/lib/podman/netavark",  # which buildah looks for since 1.36 before it does anything
     "mmdebstrap": "mmdebstrap",
     "docker-registry": "docker-registry",
     "rsync": "rsync",
