@@ -191,8 +191,14 @@ def build(
     Raises:
         RuntimeError: with the last lines of the build's output.
     """
-    # chroot isolation and the host's network need no more privileges than a container build inside a container has.
+    import resource  # where there is buildah
+
+    # chroot isolation, the host's network and our own limits need no more privileges than a container build inside a
+    # container has. By itself, buildah 1.39 raises the limits to a million.
     command = ["buildah", "build", "--isolation", "chroot", "--network", "host", "--layers"]
+    for name in ("nofile", "nproc"):
+        soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
+        command.append(f"--ulimit={name}={soft}:{hard}")
     command += [*_access(insecure, authfile), "--file", f"{context}/{dockerfile}", "--tag", target]
     if os.path.isdir(CERTIFICATES):
         command += ["--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro"]

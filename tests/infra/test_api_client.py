@@ -95,7 +95,7 @@ def python_313(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("python_313")
 def test_an_authority_of_eks_is_trusted_by_python_3_13_too(cluster: dict[str, Any], tmp_path: Path) -> None:
     file = write(tmp_path, cluster)
-    with pytest.raises(MaxRetryError, match="Missing Authority Key Identifier|key usage extension"):
+    with pytest.raises(MaxRetryError, match=r"Missing Authority Key Identifier|key usage extension"):
         ask(config.new_client_from_config(config_file=file, context="eks"))
     assert ask(api_client("eks", file)) == "v1.34.4"
 

@@ -7,9 +7,9 @@ import ipaddress
 import json
 import shutil
 import socket
+import ssl
 import struct
 import subprocess
-import ssl
 import threading
 import time
 import urllib.request
