@@ -13,7 +13,6 @@ ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / ".local"
 
 LOGS = STATE / "log"
-POD_LOGS = LOGS / "pods"
 PROCESSES = STATE / "processes"
 CERTIFICATES = STATE / "certificates"
 CONFIGURATION = STATE / "etc"
@@ -33,9 +32,10 @@ TIMINGS = STATE / "timings.json"
 # Eight hex digits of the hash of the checkout's path: two checkouts never share sockets, and the name stays short.
 RUN = Path("/run") / f"trainyard-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
 # The kubelet makes its sockets below its root directory. That is a link in /run, for short paths, to KUBELET_DATA in
-# the checkout, where pods' files have room.
+# the checkout, where pods' files have room. And it takes no logs below a path that is not ASCII.
 CONTAINERD_SOCKET = RUN / "containerd.sock"
 KUBELET_ROOT = RUN / "kubelet"
+POD_LOGS = KUBELET_ROOT / "log"
 
 
 def cache() -> Path:

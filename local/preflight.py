@@ -5,6 +5,7 @@ One function gathers the facts and another judges them, so that every refusal ca
 
 import os
 import platform
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ class Facts:
     capabilities_missing: tuple[str, ...]
     cgroups_missing: tuple[str, ...]
     overlay: bool
+    folder: str  # the checkout's path
     disk_free: float  # GB, where .local lies
     cache_free: float | None  # GB, where the tools are built; None: on the same disk
     new_image: bool  # the trainer's packages are in no image yet
@@ -108,6 +110,7 @@ def gather(tools: tuple[str, ...] = (*toolchain.NODE_TOOLS, *toolchain.PULUMI_TO
         capabilities_missing=_capabilities_missing() if linux else (),
         cgroups_missing=tuple(cgroups.missing()) if linux else (),
         overlay=not linux or "overlay" in Path("/proc/filesystems").read_text() or shutil.which("modprobe") is not None,
+        folder=str(paths.ROOT),
         disk_free=free(paths.ROOT),
         cache_free=None if existing(paths.cache()).stat().st_dev == paths.ROOT.stat().st_dev else free(paths.cache()),
         new_image=new_image,
@@ -199,6 +202,12 @@ def node_problems(facts: Facts) -> list[str]:
         found.append(f"/sys/fs/cgroup lacks the controllers {names}; mount them, {ALTERNATIVE}")
     if not facts.overlay:
         found.append(f"the kernel has no overlay file system; use a kernel with CONFIG_OVERLAY_FS, {ALTERNATIVE}")
+    # In the configuration of overlay mounts, PATH and YAML the others mean something.
+    if strange := re.sub(r"[\w /.@+~=-]", "", facts.folder):
+        found.append(
+            f"the checkout's path {facts.folder} has {' '.join(dict.fromkeys(strange))}; move it to a path of letters, "
+            f"digits, spaces and . @ + ~ = - _, {ALTERNATIVE}"
+        )
     found += [
         f"{there:.0f} GB of disk are free at {folder}, {sum(need.values()):.0f} GB are needed ({listed(need)}); "
         f"free some, {ALTERNATIVE}"
