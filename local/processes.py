@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from local import paths
-from local.shell import LocalError
+from local.shell import UMASK, LocalError
 
 # A start deletes a daemon's log that is larger than this, in bytes.
 LOG_LIMIT = 20_000_000
@@ -132,6 +132,7 @@ def start(daemon: Daemon) -> Record:
             stderr=subprocess.STDOUT,
             start_new_session=True,  # the terminal's Ctrl-C and hangup do not reach the daemons
             cwd="/",
+            umask=UMASK,
             env=environment(daemon),
         )
     started = start_time(process.pid)

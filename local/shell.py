@@ -15,6 +15,8 @@ POLICY = Path("/usr/sbin/policy-rc.d")
 POLICY_TEXT = "#!/bin/sh\n# trainyard installs packages, and starts their services itself.\nexit 101\n"
 # Services of the installed packages, which would start at the machine's next boot.
 SERVICES = ("containerd", "docker-registry")
+# Of systemd's units, too. Below a stricter one of the user, containers could not read their own files.
+UMASK = 0o022
 # Seconds of silence after which a log gets a sign of life. Our own programs print one every 15 s.
 QUIET = 20.0
 
@@ -26,7 +28,7 @@ class LocalError(Exception):
 def run(command: list[str], what: str, **environment: str) -> str:
     """Run the command; return its standard output. `what` names the task in an error message."""
     try:
-        result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+        result = subprocess.run(command, capture_output=True, text=True, umask=UMASK, env={**os.environ, **environment})
     except OSError as error:
         raise LocalError(f"cannot {what}: {command[0]}: {error.strerror}") from None
     if result.returncode:

@@ -112,3 +112,11 @@ def local_stack(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(kubeconfig))
         return record("local")
+
+
+@pytest.fixture
+def strict_umask() -> Iterator[None]:
+    """What hardened machines set: nobody but its owner reads a new file."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)

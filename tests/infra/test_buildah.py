@@ -71,6 +71,12 @@ def test_a_checksum_is_told_in_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert re.fullmatch(r"image: push, \d s", told[1])
 
 
+@pytest.mark.usefixtures("strict_umask")
+def test_what_a_build_writes_can_be_read_in_the_image_whatever_the_users_umask(tmp_path: Path) -> None:
+    buildah.run_and_show(["mkdir", str(tmp_path / "layer")], "image: step")
+    assert (tmp_path / "layer").stat().st_mode & 0o777 == 0o755
+
+
 def test_what_a_process_wrote_is_counted() -> None:
     before = buildah._written(os.getpid())
     with open(os.devnull, "wb", buffering=0) as file:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from local import paths, processes
+from faults.fault import until
+from local import paths, processes, shell
 from local.processes import Daemon
 from local.shell import LocalError
 
@@ -159,6 +160,15 @@ def test_one_whose_first_thread_has_ended_lives_while_another_has_its_port() -> 
             assert time.monotonic() < deadline
         assert processes.start_time(process.pid)
         process.kill()
+
+
+@pytest.mark.usefixtures("strict_umask")
+def test_pods_can_read_what_daemons_and_helpers_make_for_them(sleeper: Daemon, tmp_path: Path) -> None:
+    daemon, helper = tmp_path / "of a daemon", tmp_path / "of a helper"
+    processes.start(replace(sleeper, command=["mkdir", str(daemon)]))
+    shell.run(["mkdir", str(helper)], "make a folder")
+    until(daemon.exists, 10, "its folder")
+    assert [folder.stat().st_mode & 0o777 for folder in (daemon, helper)] == [0o755, 0o755]
 
 
 def test_the_daemons_get_none_of_the_caller_s_proxies(sleeper: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
