@@ -115,8 +115,7 @@ def pause() -> str:
 def etcd() -> str:
     def fill(folder: Path) -> Path:
         # The upstream image has etcd at the same path, so one pod specification works with both.
-        (folder / "usr/local/bin").mkdir(parents=True)
-        shutil.copy2(toolchain.program("etcd"), folder / "usr/local/bin/etcd")
+        run(["install", "-D", toolchain.program("etcd"), str(folder / "usr/local/bin/etcd")], "copy etcd")
         return folder
 
     return ensure("etcd", f"{toolchain.home(toolchain.BY_NAME['etcd']).name} in /usr/local/bin", fill, ["etcd"])
