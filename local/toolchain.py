@@ -188,7 +188,10 @@ def memory() -> float:
 
 def go_environment() -> dict[str, str]:
     """Return the caller's environment (proxy, caches), with our settings for all that would change the result."""
-    caches = {"GOCACHE": str(go_caches() / "build"), "GOMODCACHE": str(go_caches() / "modules")}
+    # GOTMPDIR: the packages of a build take gigabytes, and Debian 13's /tmp is in memory.
+    names = {"GOCACHE": "build", "GOMODCACHE": "modules", "GOTMPDIR": "work"}
+    caches = {variable: str(go_caches() / name) for variable, name in names.items()}
+    Path(caches["GOTMPDIR"]).mkdir(parents=True, exist_ok=True)  # Go makes the others itself
     # -modcacherw: without it, only root could delete the module cache.
     ours = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -modcacherw", "GOWORK": "off"}
     hurry = {"GOGC": "400"} if memory() > AMPLE_MEMORY else {}

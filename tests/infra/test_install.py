@@ -31,6 +31,7 @@ from infra.stackfiles import ROOT
 VERSION = "2.15.0"
 NVIDIA = {"nvidia-cublas": "13.4.1", "nvidia-cuda-runtime": "13.2.86", "cuda-toolkit": "13.2.2"}
 LOCKED = {"torch": VERSION, "triton": "3.9.0", **NVIDIA, "tqdm": "4.70.1"}
+needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="needs a compiler: apt-get install g++")
 #: A device's library: one function that torch's library names, and 100 kB that only a device runs; and the runtime's.
 DEVICE = """char kernels[100000] = {1}; extern "C" int multiply(int a) { return a + kernels[a]; }"""
 RUNTIME = """extern "C" int devices() { return 42; }"""
@@ -187,6 +188,7 @@ def test_torchs_own_build_for_processors_is_taken_where_its_index_answers(
     assert len(set(index.hosts)) == 1, "one host beside the index of the lock"
 
 
+@needs_compiler
 def test_without_that_index_the_locks_torch_is_made_smaller(
     install: ModuleType, index: type[Index], python: str, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
@@ -253,7 +255,7 @@ def test_the_build_for_processors_is_of_the_locks_version() -> None:
     assert locked == own != []
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="needs a compiler")
+@needs_compiler
 @pytest.mark.parametrize("versioned", [True, False])
 def test_torchs_library_loads_without_the_devices(
     install: ModuleType, index: type[Index], python: str, tmp_path: Path, versioned: bool

@@ -128,7 +128,7 @@ def test_go_s_caches_are_given_back_unless_somebody_builds(cache: Path, monkeypa
     monkeypatch.delenv("GOCACHE")
     monkeypatch.setenv("GOMODCACHE", "/of/the/caller")
     environment = toolchain.go_environment()
-    assert Path(environment["GOCACHE"]).is_relative_to(toolchain.go_caches())
+    assert all(Path(environment[name]).is_relative_to(toolchain.go_caches()) for name in ("GOCACHE", "GOTMPDIR"))
     assert environment["GOMODCACHE"] == "/of/the/caller"
     built = cache / "etcd-1-abc" / "bin"
     for folder in (toolchain.go_caches() / "build", built):

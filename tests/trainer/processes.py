@@ -80,16 +80,19 @@ def _share_server(folder: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         with contextlib.suppress(ValueError, FileNotFoundError):  # not started yet, or its starter has ended
-            address, pipe = json.load(file)
+            address, pipe, key = json.load(file)
             server._forkserver_alive_fd = os.open(pipe, os.O_WRONLY)
             server._forkserver_address = address
+            server._forkserver_authkey = bytes.fromhex(key)
             server.ensure_running = resource_tracker.ensure_running  # its own expects a child process
             return
         # Put the server's socket into the shared folder: this process deletes its own temporary folder at its end.
         multiprocessing.current_process()._config["tempdir"] = str(folder)  # pyrefly: ignore[missing-attribute]
         server.ensure_running()
         file.truncate(0)
-        file.write(json.dumps([server._forkserver_address, f"/proc/{os.getpid()}/fd/{server._forkserver_alive_fd}"]))
+        pipe = f"/proc/{os.getpid()}/fd/{server._forkserver_alive_fd}"
+        key = getattr(server, "_forkserver_authkey", b"")  # Python 3.14 asks for it
+        file.write(json.dumps([server._forkserver_address, pipe, key.hex()]))
 
 
 def enter(environment: dict[str, str], log: str) -> None:

@@ -21,7 +21,7 @@ from trainer.errors import UserError
 ASKED, TOLD = {"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "It rains."}
 RESULT = {"role": "tool", "content": "yes"}
 DEEP: dict[str, Any] = {}
-for _ in range(700):
+for _ in range(100_000):  # newer Pythons take some thousands
     DEEP = {"properties": DEEP}
 SHORT = TOOLS.replace("call.arguments | tojson", "(call.arguments | tojson)[:60]")
 SPELLED = CHATML.replace(

@@ -58,7 +58,7 @@ def test_a_git_lfs_pointer_is_named_as_such_for_every_kind_of_file(ending: str, 
 NESTED = b'{"text": "a", "x": ' + b"[" * 99_999 + b"]" * 99_999 + b"}"
 BROKEN: dict[str, tuple[bytes, str]] = {
     "5,000 digits": (b'{"text": "a", "unread": ' + b"7" * 5000 + b"}", "cannot be read: Exceeds the limit"),
-    "nested": (NESTED, "cannot be read: maximum recursion depth"),
+    "nested": (NESTED, "cannot be read: "),
     "Latin-1": (b'{"text": "caf\xe9"}', "not JSON: 'utf-8' codec can't decode"),
     "half an escape": (b'{"text": "\\u12"}', "not JSON"),
     "a control character": (b'{"text": "a\x01"}', "not JSON: Invalid control character"),

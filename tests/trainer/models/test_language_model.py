@@ -1,8 +1,11 @@
 """Our GPT-2 against transformers' own: losses, logits and every gradient."""
 
+import shutil
 import sys
+import sysconfig
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +21,12 @@ from trainer.models.head import Kernels, TiedGradient, replace_in_groups, token_
 
 VOCABULARY = 300
 """No multiple of 128: the copy that the head multiplies has 384 rows."""
+
+
+can_compile = pytest.mark.skipif(
+    not shutil.which("g++") or not Path(sysconfig.get_path("include"), "Python.h").exists(),
+    reason="torch.compile needs a compiler and Python's headers: apt-get install g++ python3-dev",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +111,9 @@ def test_padded_rows_get_no_probability_and_no_gradient() -> None:
     assert_same({"w": ours["transformer.wte.weight"]}, {"w": theirs["transformer.wte.weight"]}, 1e-4)
 
 
-@pytest.mark.parametrize(("tied", "compile"), [(True, False), (False, False), (False, True)])
+@pytest.mark.parametrize(
+    ("tied", "compile"), [(True, False), (False, False), pytest.param(False, True, marks=can_compile)]
+)
 def test_the_head_in_chunks_equals_cross_entropy_of_the_logits(tied: bool, compile: bool) -> None:
     torch.manual_seed(0)
     kernels = Kernels(compile)
@@ -264,6 +275,7 @@ def test_attention_in_bf16_bears_keys_with_a_large_common_part(shared: bool) -> 
         assert (one - reference).norm() / reference.norm() < 0.02
 
 
+@can_compile
 def test_compiled_in_bf16_stays_close_to_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole fast path once: one graph for the blocks, attention in blocks, the head through inductor."""
     monkeypatch.setattr(attention, "ROWS", 32)
@@ -279,6 +291,7 @@ def test_compiled_in_bf16_stays_close_to_fp32(monkeypatch: pytest.MonkeyPatch) -
     assert_same(rounded, theirs, 0.06)
 
 
+@can_compile
 def test_the_loss_curve_in_bf16_is_that_of_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred steps on a text that can be learned, through all of the fast path, compiled and not: the curves differ
     about as much as those of two fp32 trainings, of which one begins with weights rounded to bf16."""
