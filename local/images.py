@@ -151,7 +151,9 @@ def make_base_tar() -> None:
         "--dpkgopt=path-exclude=/usr/share/doc/*",
         "--dpkgopt=path-include=/usr/share/doc/*/copyright",
     ]
-    run(["mmdebstrap", *options, SUITE, str(partial), *own_sources()], "install the base image's Debian packages")
+    # In a mount namespace of its own, because Debian 13's makes all mounts of the one that it runs in private.
+    command = ["unshare", "--mount", "mmdebstrap", *options, SUITE, str(partial), *own_sources()]
+    run(command, "install the base image's Debian packages")
     partial.replace(BASE_TAR)
     BASE_TAR.with_suffix(".inputs").write_text(base_inputs())
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from faults.fault import until
-from local import images, paths, processes, shell
+from local import paths, processes, shell
 from local.processes import Daemon
 from local.shell import LocalError
 
@@ -163,17 +163,12 @@ def test_one_whose_first_thread_has_ended_lives_while_another_has_its_port() -> 
 
 
 @pytest.mark.usefixtures("strict_umask")
-def test_pods_can_read_what_daemons_and_helpers_make_for_them(
-    sleeper: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pods_can_read_what_daemons_and_helpers_make_for_them(sleeper: Daemon, tmp_path: Path) -> None:
     daemon, helper = tmp_path / "of a daemon", tmp_path / "of a helper"
     processes.start(replace(sleeper, command=["mkdir", str(daemon)]))
     shell.run(["mkdir", str(helper)], "make a folder")
     until(daemon.exists, 10, "its folder")
     assert [folder.stat().st_mode & 0o777 for folder in (daemon, helper)] == [0o755, 0o755]
-    monkeypatch.setattr(images, "ensure", lambda name, inputs, fill, entry: str(fill(tmp_path)))
-    etcd = Path(images.etcd()) / "usr/local/bin/etcd"
-    assert [path.stat().st_mode & 0o777 for path in (etcd, *etcd.parents[:3])] == [0o755] * 4
 
 
 def test_the_daemons_get_none_of_the_caller_s_proxies(sleeper: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
