@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sysconfig
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +34,11 @@ hypothesis_settings.load_profile("shared-cores")
 __all__ = ["PRELOAD", "ROOT", "Launcher", "Workers", "run_worker"]
 
 Metrics = list[dict[str, Any]]
+
+can_compile = pytest.mark.skipif(
+    not shutil.which("g++") or not Path(sysconfig.get_path("include"), "Python.h").exists(),
+    reason="torch.compile needs a compiler and Python's headers: apt-get install g++ python3-dev",
+)
 
 
 @pytest.fixture(autouse=True)

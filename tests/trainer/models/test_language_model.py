@@ -1,11 +1,8 @@
 """Our GPT-2 against transformers' own: losses, logits and every gradient."""
 
-import shutil
 import sys
-import sysconfig
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,18 +12,13 @@ from torch.nn.attention import SDPBackend
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 from tests.trainer import toy
+from tests.trainer.conftest import can_compile
 from trainer.models import attention, networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.models.head import Kernels, TiedGradient, replace_in_groups, token_loss
 
 VOCABULARY = 300
 """No multiple of 128: the copy that the head multiplies has 384 rows."""
-
-
-can_compile = pytest.mark.skipif(
-    not shutil.which("g++") or not Path(sysconfig.get_path("include"), "Python.h").exists(),
-    reason="torch.compile needs a compiler and Python's headers: apt-get install g++ python3-dev",
-)
 
 
 @pytest.fixture(autouse=True)
