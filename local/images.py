@@ -74,6 +74,9 @@ def ensure(name: str, inputs: str, fill: Callable[[Path], Path], entry: list[str
     found = reference(name)
     if found and json.loads(note.read_text()).get("inputs") == inputs and registry_has(found):
         return found
+    from infra.buildah import COMPRESSION
+    from infra.image import compression  # imports Pulumi, which takes time that a healthy node does not need
+
     note.unlink(missing_ok=True)
     paths.IMAGES.mkdir(parents=True, exist_ok=True)
     what = f"make the {name} image"
@@ -88,7 +91,9 @@ def ensure(name: str, inputs: str, fill: Callable[[Path], Path], entry: list[str
             # Without timestamps, the same files give the same digest.
             buildah("commit", "--quiet", "--timestamp", "0", container, image, what=what)
             digest_file = Path(folder) / "digest"
-            buildah("push", "--quiet", "--digestfile", str(digest_file), image, what=f"push the {name} image")
+            # As the trainer's image: newer versions take a layer that the registry has, in its compression.
+            options = [*COMPRESSION[compression("existing")], "--digestfile", str(digest_file)]
+            buildah("push", "--quiet", *options, image, what=f"push the {name} image")
             result = f"{image}@{digest_file.read_text().strip()}"
     finally:
         buildah("rm", container, what=what)
