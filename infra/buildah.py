@@ -40,6 +40,8 @@ CERTIFICATES = "/etc/ssl/certs"
 #: zstd takes half the time of gzip, and 10 % less space, for torch's libraries (1.97 GB: 28 s, gzip 50 s; 2 cores,
 #: buildah 1.28, 2026-11-21).
 COMPRESSION = {"zstd": ("--compression-format", "zstd", "--compression-level", "3"), "gzip": ()}
+#: Open files and processes of a build, at most: the least that pid_max is by default, below which buildah 1.28 stays.
+LIMIT = 32768
 #: Lines of the build's output that a failure shows.
 SHOWN_LINES = 15
 #: Characters of the build's latest line that are shown while it runs.
@@ -193,12 +195,13 @@ def build(
     """
     import resource  # where there is buildah
 
-    # chroot isolation, the host's network and our own limits need no more privileges than a container build inside a
-    # container has. By itself, buildah 1.39 raises the limits to a million.
+    # chroot isolation, the host's network and limits that are not raised need no more privileges than a container build
+    # inside a container has. By itself, buildah 1.39 asks for a million files and processes.
     command = ["buildah", "build", "--isolation", "chroot", "--network", "host", "--layers"]
     for name in ("nofile", "nproc"):
-        soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
-        command.append(f"--ulimit={name}={soft}:{hard}")
+        hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[1]
+        limit = LIMIT if hard == resource.RLIM_INFINITY else min(LIMIT, hard)
+        command.append(f"--ulimit={name}={limit}:{limit}")
     command += [*_access(insecure, authfile), "--file", f"{context}/{dockerfile}", "--tag", target]
     if os.path.isdir(CERTIFICATES):
         command += ["--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro"]
