@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,26 +15,13 @@ from pulumi import automation
 
 from infra.stackfiles import ROOT, stack_file_values
 
-CHANGES = ("up", "destroy", "preview", "cancel")
-UNCHANGED = ("--expect-no-changes",)
-Change = Callable[[list[str], dict[str, str]], str]
-"""Runs a command in an environment; returns its output, or raises CommandError."""
-
 
 class Cli(automation.PulumiCommand):
-    """The `pulumi` of an environment, which need not be this process's. `change` runs CHANGES."""
+    """The `pulumi` of an environment, which need not be this process's."""
 
-    def __init__(self, environment: Mapping[str, str], change: Change | None = None) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         found = shutil.which("pulumi", path=environment["PATH"])
         super().__init__(root=str(Path(found).parents[1]) if found else None)
-        self._change = change
-
-    def run(
-        self, args: list[str], cwd: str, additional_env: Mapping[str, str], on_output: Any = None, on_error: Any = None
-    ) -> automation.CommandResult:
-        if self._change is None or args[0] not in CHANGES:
-            return super().run(args, cwd, additional_env, on_output, on_error)
-        return automation.CommandResult(self._change(["pulumi", *args, "--non-interactive"], {**additional_env}), "", 0)
 
 
 class Workspace(automation.LocalWorkspace):
@@ -88,13 +75,10 @@ class Stack:
     def engine(self, make: bool = False) -> automation.Stack:
         """Raises StackNotFoundError."""
         if self._engine is None:
-            workspace = Workspace(work_dir=str(ROOT), env_vars=self.environment, pulumi_command=self.cli())
+            workspace = Workspace(work_dir=str(ROOT), env_vars=self.environment, pulumi_command=Cli(self.environment))
             find = automation.Stack.create_or_select if make else automation.Stack.select
             self._engine = find(self.name, workspace)
         return self._engine
-
-    def cli(self) -> Cli:
-        return Cli(self.environment)
 
     def init(self) -> None:
         """Make the stack; one that a killed run left is unlocked."""
@@ -106,7 +90,7 @@ class Stack:
     def unlock(self) -> None:
         """Release the lock of a killed Pulumi. Some backends complain when there is none."""
         with contextlib.suppress(automation.CommandError):
-            self.engine().cancel()
+            self.change("cancel", "--yes")
 
     def select(self) -> None:
         """Make the stack, empty."""
@@ -115,13 +99,13 @@ class Stack:
 
     def up(self, expect_no_changes: bool = False) -> str:
         """Run `pulumi up`, which must succeed; return its output. Raises CommandError."""
-        return self._change("up", "--yes", "--skip-preview", *UNCHANGED * expect_no_changes)
+        return self._update("up", "--yes", "--skip-preview", expect_no_changes=expect_no_changes)
 
     def preview(self, expect_no_changes: bool = False) -> str:
-        return self._change("preview", *UNCHANGED * expect_no_changes)
+        return self._update("preview", expect_no_changes=expect_no_changes)
 
     def destroy(self) -> None:
-        self._change("destroy", "--yes", "--skip-preview")
+        self._update("destroy", "--yes", "--skip-preview")
 
     def remove(self) -> None:
         """Destroy what there is of the stack."""
@@ -146,10 +130,14 @@ class Stack:
         found = (self.engine().export_stack().deployment or {}).get("resources") or []
         return [each["urn"] for each in found if not each["type"].startswith("pulumi:")]
 
-    def _change(self, *arguments: str) -> str:
+    def _update(self, *arguments: str, expect_no_changes: bool = False) -> str:
+        expected = ["--expect-no-changes"] if expect_no_changes else []
+        return self.change(*arguments, *expected, "--config-file", str(self.config))
+
+    def change(self, *arguments: str) -> str:
         """Run a command as a person does: the Automation API's `up` asks for outputs and history after each."""
-        command = [*arguments, "--stack", self.name, "--config-file", str(self.config), "--color", "never"]
         workspace = self.engine().workspace
+        command = [*arguments, "--stack", self.name, "--color", "never"]
         return workspace.pulumi_command.run(command, workspace.work_dir, workspace.env_vars).stdout
 
     def pulumi(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -302,9 +302,10 @@ def run_and_show(
     whole = {**os.environ, **(environment or {})}
     # Where Pulumi is killed, a build does not go on for minutes without it.
     tied = ["setpriv", "--pdeathsig", "TERM", *command] if shutil.which("setpriv") else command
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     # A stricter umask of the user would be that of the files in the image, which pods then could not read.
-    with subprocess.Popen(tied, env=whole, umask=0o022, **output) as process:
+    with subprocess.Popen(
+        tied, env=whole, umask=0o022, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         threading.Thread(target=beat, daemon=True).start()
         try:
             assert process.stdout is not None

@@ -97,9 +97,9 @@ def ensure() -> bool:
     paths.CERTIFICATES.chmod(0o700)
     authority = ec.generate_private_key(ec.SECP256R1())
     # key_cert_sign and crl_sign: Python 3.13 and newer ask for them, and for the identifiers (ssl.VERIFY_X509_STRICT).
-    signs = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
-    uses: list[tuple[x509.ExtensionType, bool]] = [(x509.BasicConstraints(ca=True, path_length=0), True), (signs, True)]
-    CA.write_bytes(_signed(AUTHORITY, authority, authority, uses))
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    signs = x509.BasicConstraints(ca=True, path_length=0)
+    CA.write_bytes(_signed(AUTHORITY, authority, authority, [(signs, True), (usage, True)]))
     for identity in IDENTITIES:
         pair = ec.generate_private_key(ec.SECP256R1())
         _write_key(key(identity.name), pair)
@@ -124,12 +124,12 @@ def _signed(
     now = datetime.datetime.now(datetime.UTC)
     begin = now - datetime.timedelta(hours=1)  # still valid after the clock is set back a little
     serial = x509.random_serial_number()
-    builder = x509.CertificateBuilder(AUTHORITY, subject, pair.public_key(), serial, begin, now + VALID)
-    identifiers = (
-        x509.SubjectKeyIdentifier.from_public_key(pair.public_key()),
-        x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
+    builder = (
+        x509.CertificateBuilder(AUTHORITY, subject, pair.public_key(), serial, begin, now + VALID)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(pair.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
     )
-    for extension, critical in [*extensions, *((each, False) for each in identifiers)]:
+    for extension, critical in extensions:
         builder = builder.add_extension(extension, critical)
     return builder.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 

@@ -24,7 +24,7 @@ PACKAGES = {
     "iptables": "iptables",
     "conntrack": "conntrack",
     "buildah": "buildah",
-    "netavark": "/usr/lib/podman/netavark",  # which buildah looks for since 1.36 before it does anything
+    "netavark": "/usr/lib/podman/netavark",  # without it, buildah 1.39 does nothing
     "mmdebstrap": "mmdebstrap",
     "docker-registry": "docker-registry",
     "rsync": "rsync",

@@ -17,7 +17,7 @@ from typing import Any
 from pulumi import automation
 
 from faults.fault import expect
-from faults.stack import Cli, Stack
+from faults.stack import Stack
 from infra.stackfiles import ROOT
 
 PYTHON = sys.executable
@@ -42,9 +42,7 @@ class Proved(Stack):
     say: Callable[[str], None] = lambda _: None
     """Shows what the run waits for."""
 
-    def run(
-        self, command: list[str], timeout: float = 7200, environment: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, command: list[str], timeout: float = 7200) -> subprocess.CompletedProcess[str]:
         self._end_former()
         with open(self.folder / "log.txt", "a+", encoding="utf-8") as log:
             log.write(f"\n$ {' '.join(command)}\n")
@@ -53,7 +51,7 @@ class Proved(Stack):
             # Not the Automation API's own process. A session of its own: Ctrl-C at a terminal must reach Pulumi once,
             # because a second SIGINT kills it. And the cost limit, or the proof's end, must be able to end it.
             process = subprocess.Popen(
-                command, env=environment or self.environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+                command, env=self.environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
             )
             deadline = time.monotonic() + timeout
             try:
@@ -71,17 +69,17 @@ class Proved(Stack):
             said = log.read()
         return subprocess.CompletedProcess(command, process.returncode, said, said)
 
-    def done(self, command: list[str], environment: dict[str, str] | None = None) -> str:
+    def done(self, command: list[str]) -> str:
         """Run a command that must succeed; return its output. Raises Command."""
-        ran = self.run(command, environment=environment)
+        ran = self.run(command)
         if ran.returncode:
             lines = [line.strip() for line in ran.stdout.splitlines() if line.strip()]
             told = [line for line in lines if "error" in line.lower()] or lines
             raise Command(f"{' '.join(command[:4])} ended with {ran.returncode}: {' / '.join(told[-3:])}")
         return ran.stdout
 
-    def cli(self) -> Cli:
-        return Cli(self.environment, self.done)
+    def change(self, *arguments: str) -> str:
+        return self.done(["pulumi", *arguments, "--stack", self.name, "--color", "never", "--non-interactive"])
 
     def tool(self, command: str, *arguments: str) -> str:
         return self.done([PYTHON, "-m", "cli", command, "--stack", self.name, *arguments])

@@ -39,7 +39,7 @@ PYTHON = str(ROOT / ".venv/bin/python")
 def stack(claim: TextIO, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     bring_up(stack_file_values("local")["cluster"]["context"])
     made = Stack("e2e", tmp_path_factory.mktemp("e2e"), environment.variables())
-    # Leave room for another training on a node with two processors (test_prove.py). Some of the steps learn enough.
+    # Leave room for another training on a node with two processors (test_prove.py). Fewer steps learn enough.
     run = f"e2e-{uuid.uuid4().hex[:8]}"
     made.write(workers={"cpu": 0.2}, job={"name": run}, training={"steps": 300})
     made.select()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import datetime
 import http.server
-import ipaddress
 import json
 import ssl
 import threading
@@ -16,13 +14,12 @@ from typing import Any
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from kubernetes import client, config
 from urllib3.exceptions import MaxRetryError
 
 from infra.api_client import api_client
+from tests.infra.test_install import certificate
 from tests.ports import free_port
 
 
@@ -42,31 +39,23 @@ class Version(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def _signed(name: str, key: ec.EllipticCurvePrivateKey, authority: ec.EllipticCurvePrivateKey) -> bytes:
-    """As EKS signs: an authority with basic constraints alone (awslabs/mcp issue 3791), and no identifiers."""
-    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-    issuer, subject = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in ("kubernetes", name))
-    builder = (
-        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), now - day, now + day)
-        .add_extension(x509.BasicConstraints(ca=key is authority, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-    )
-    return builder.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+def authority(folder: Path, key: ec.EllipticCurvePrivateKey) -> bytes:
+    """As EKS's: with basic constraints and no identifiers (awslabs/mcp issue 3791)."""
+    return certificate("authority", folder, key, None).read_bytes()
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[dict[str, Any]]:
     """The entry of a kubeconfig for a server like EKS's."""
-    authority, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    private = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (tmp_path / "server.pem").write_bytes(key.private_bytes(*private) + _signed("kube-apiserver", key, authority))
+    key = ec.generate_private_key(ec.SECP256R1())
+    trusted = authority(tmp_path, key)
     serves = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serves.load_cert_chain(tmp_path / "server.pem")
+    serves.load_cert_chain(certificate("localhost", tmp_path, key, x509.load_pem_x509_certificate(trusted)))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", free_port()), Version)
     server.socket = serves.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    trusted = base64.b64encode(_signed("kubernetes", authority, authority)).decode()
-    yield {"server": f"https://127.0.0.1:{server.server_port}", "certificate-authority-data": trusted}
+    data = base64.b64encode(trusted).decode()
+    yield {"server": f"https://localhost:{server.server_port}", "certificate-authority-data": data}
     server.shutdown()
     server.server_close()
 
@@ -101,9 +90,9 @@ def test_an_authority_of_eks_is_trusted_by_python_3_13_too(cluster: dict[str, An
 
 
 def test_another_authority_or_name_is_not_trusted(cluster: dict[str, Any], tmp_path: Path) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    other = {"certificate-authority-data": base64.b64encode(_signed("kubernetes", key, key)).decode()}
-    for wrong in (other, {"server": cluster["server"].replace("127.0.0.1", "localhost")}):
+    stranger = authority(tmp_path, ec.generate_private_key(ec.SECP256R1()))
+    other = {"certificate-authority-data": base64.b64encode(stranger).decode()}
+    for wrong in (other, {"server": cluster["server"].replace("localhost", "127.0.0.1")}):
         with pytest.raises(MaxRetryError, match="CERTIFICATE_VERIFY_FAILED"):
             ask(api_client("eks", write(tmp_path, cluster | wrong)))
     with pytest.raises(MaxRetryError, match="CERTIFICATE_VERIFY_FAILED"):
