@@ -190,6 +190,14 @@ def targets_of(stack: str) -> list[Target]:
     ]
 
 
+def exported(stack: str) -> dict[str, Any]:
+    """A stack's state as `pulumi stack export` prints it, secrets encrypted. Raises CommandError."""
+    done = _pulumi("stack", "export", "--stack", stack)
+    if done.returncode:
+        raise CommandError(_why(stack, done.stderr))
+    return json.loads(done.stdout)
+
+
 DOWN = "stack local is not up; `make up` brings it up, with the datasets and runs that it left in .local/"
 
 

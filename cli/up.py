@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from cli import CommandError
-from cli.target import RunningStack, StackName, configuration, enter_local, is_local, run, target_of
+from cli.target import RunningStack, StackName, configuration, enter_local, exported, is_local, run, target_of
 from infra.stackfiles import NODE_CONTEXT, ROOT, stack_file_values
+from infra.state import protection
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask, and show no preview.")]
 TRAINYARD = (sys.executable, "-m", "cli")
@@ -38,7 +39,8 @@ def up(stack: StackName = "", yes: Yes = False) -> int:
 def down(stack: RunningStack = "", yes: Yes = False) -> int:
     """Pulumi shows what it will destroy and asks. On a cluster that the stack has not made, its volume with all runs
     goes too where the storage class says so: `trainyard doctor` tells. A stack on this machine is removed; its datasets
-    and runs stay in .local/, and with the stack `local` the node stops.
+    and runs stay in .local/, and with the stack `local` the node stops. Nothing is destroyed where anything of the
+    stack is protected.
     """
     _refuse_unasked(yes, "destroy")
     local = is_local(stack)
@@ -49,7 +51,10 @@ def down(stack: RunningStack = "", yes: Yes = False) -> int:
             return code
         enter_local()
     if local or stack != "local":
-        code = _pulumi("destroy", stack, yes, local)
+        if refused := protection(exported(stack), stack):
+            raise CommandError("\n".join(refused), code=2)
+        # Outputs are addresses and commands, which readers of a workflow's log must not see.
+        code = _pulumi("destroy", stack, yes, local, "--suppress-outputs")
         if local and not code:
             code = run("pulumi", "stack", "rm", stack, "--yes", "--preserve-config")
         if code:

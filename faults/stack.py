@@ -13,7 +13,9 @@ from typing import Any
 import yaml
 from pulumi import automation
 
+from faults.fault import expect
 from infra.stackfiles import ROOT, stack_file_values
+from infra.state import protection
 
 
 class Cli(automation.PulumiCommand):
@@ -104,7 +106,12 @@ class Stack:
     def preview(self, expect_no_changes: bool = False) -> str:
         return self._update("preview", expect_no_changes=expect_no_changes)
 
+    def refuse_if_protected(self) -> None:
+        """Raise AssertionError where anything of the stack is protected: without a preview Pulumi notices too late."""
+        expect(not (lines := protection(self._exported(), self.name)), "; ".join(lines))
+
     def destroy(self) -> None:
+        self.refuse_if_protected()
         self._update("destroy", "--yes", "--skip-preview")
 
     def remove(self) -> None:
@@ -127,8 +134,11 @@ class Stack:
         """URNs of the resources in the state, without providers; none where there is no stack."""
         if not self.exists():
             return []
-        found = (self.engine().export_stack().deployment or {}).get("resources") or []
+        found = (self._exported()["deployment"] or {}).get("resources") or []
         return [each["urn"] for each in found if not each["type"].startswith("pulumi:")]
+
+    def _exported(self) -> dict[str, Any]:
+        return {"deployment": self.engine().export_stack().deployment}
 
     def _update(self, *arguments: str, expect_no_changes: bool = False) -> str:
         expected = ["--expect-no-changes"] if expect_no_changes else []

@@ -82,7 +82,7 @@ class ClusterConfig(Section):
     name: Name | None = None
     """Name of the cluster that the stack makes, and prefix of the names of all its parts. Default: trainyard-STACK."""
     deletion_protection: bool = False
-    """Let the cloud refuse to delete the cluster. Run `pulumi up` with false before `pulumi destroy`."""
+    """Let the cloud refuse to delete the cluster. Run `trainyard up` with false before `trainyard down`."""
     namespace: Name = "trainyard"
     """Namespace that the stack creates and destroys, with everything in it."""
     replace: bool = False

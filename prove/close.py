@@ -32,6 +32,7 @@ def destroy(subject: Subject) -> str:
         state.billed_to = state.billed_from and time.time()
         raise Cannot("there is no stack, nothing was made")
     stack.unlock()
+    stack.refuse_if_protected()  # before the volume is emptied
     span = destruction(record(stack.name, stack.values)).minutes
     doubt = _tidy(subject)
     clock = time.monotonic()

@@ -145,13 +145,24 @@ def commands() -> dict[str, dict[str, Any]]:
 def test_every_change_is_held_to_the_policy_and_shows_no_outputs() -> None:
     found = commands()
     said = {name: given["command"] for name, given in found.items()}
-    assert said == {"preview": "preview", "up": "up", "destroy": "destroy", "ttl": "destroy", "drift": "preview"}
+    assert said == {"preview": "preview", "up": "up", "drift": "preview"}
     assert all(given["suppress-outputs"] for given in found.values())
     assert found["preview"]["policyPacks"] == found["up"]["policyPacks"] == "policy"
     assert found["preview"]["comment-on-pr"]
     assert found["preview"]["edit-pr-comment"]
     for name, given in found.items():
-        assert given["stack-name"] == f"${{{{ {'inputs' if name in ('up', 'destroy') else 'matrix'}.stack }}}}"
+        assert given["stack-name"] == f"${{{{ {'inputs' if name == 'up' else 'matrix'}.stack }}}}"
+
+
+@pytest.mark.parametrize(("name", "of"), [("destroy", "inputs"), ("ttl", "matrix")])
+def test_a_destroy_is_ours_which_looks_for_what_is_protected(name: str, of: str) -> None:
+    """pulumi/actions skips the preview, in which Pulumi would refuse."""
+    job = list(jobs(workflow(name)).values())[-1]
+    (down,) = [step for step in job["steps"] if "run" in step]
+    assert down["run"] == '.venv/bin/trainyard down --stack "$STACK" --yes'
+    assert down["env"]["STACK"] == f"${{{{ {of}.stack }}}}"
+    needed = {"PULUMI_BACKEND_URL", "PULUMI_ACCESS_TOKEN", "PULUMI_CONFIG_PASSPHRASE"}
+    assert needed < down["env"].keys()
 
 
 def test_drift_changes_nothing_fails_when_something_has_changed_and_keeps_the_nodes_release() -> None:

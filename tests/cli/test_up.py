@@ -3,12 +3,14 @@ tests/local/test_another_cluster.py and tests/e2e."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,8 @@ PULUMI = """#!/bin/sh
 echo "$*" >> {notes}
 [ "$1" = "$FAIL" ] && exit 9
 case "$*" in
+  version) echo 3.200.0 ;;
+  *"stack export"*) cat {notes}.state 2>/dev/null || echo '{{"deployment": {{}}}}' ;;
   *"stack output"*) echo '{{"context": "there", "namespace": "n", "jobName": "j", "credentialsCommand": "log in"}}' ;;
 esac
 exit 0
@@ -53,14 +57,68 @@ def test_a_cloud_stack_is_made_where_it_is_not_there_and_then_brought_up(
 
 def test_destroy_is_pulumis_own_and_keeps_the_stacks_history(typed: Path) -> None:
     assert main(["down", "--stack", "gcp-c3", "--yes"]) == 0
-    assert [line.split() for line in typed.read_text().splitlines()] == [["destroy", "--stack", "gcp-c3", *ASK_NOBODY]]
+    looked, destroyed = [line.split() for line in typed.read_text().splitlines()]
+    assert looked[:2] == ["stack", "export"]
+    assert destroyed == ["destroy", "--stack", "gcp-c3", *ASK_NOBODY, "--suppress-outputs"]
 
 
 @pytest.mark.parametrize("command", ["up", "down"])
 def test_the_exit_code_is_pulumis(command: str, typed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIL", "destroy" if command == "down" else "up")
     assert main([command, "--stack", "gcp-c3", "--yes"]) == 9
-    assert "output" not in typed.read_text(), "and no training is resumed"
+    assert "stack output" not in typed.read_text(), "and no training is resumed"
+
+
+def in_state(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"urn": f"urn:pulumi:gcp-c3::trainyard::{kind}::{name}", "type": kind, "custom": True, **more}
+
+
+GKE, EKS, DISK = "gcp:container/cluster:Cluster", "aws:eks/cluster:Cluster", "gcp:compute/disk:Disk"
+KEY = "cluster.deletionProtection: stack gcp-c3 was brought up with true, which protects"
+BY_HAND = "stack gcp-c3: its state protects"
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        ([in_state(GKE, "cluster", protect=True, inputs={"deletionProtection": True})], [f"{KEY} {GKE} cluster; "]),
+        ([in_state(EKS, "cluster", inputs={"deletionProtection": True})], [f"{KEY} {EKS} cluster; "]),
+        (
+            [in_state(DISK, "data", protect=True), in_state(GKE, "cluster", inputs={"deletionProtection": False})],
+            [f"{BY_HAND} {DISK} data (", f"--stack gcp-c3 urn:pulumi:gcp-c3::trainyard::{DISK}::data`"],
+        ),
+        (
+            [in_state(GKE, "c", inputs={"deletionProtection": True}), in_state(DISK, "data", protect=True)],
+            [f"{KEY} {GKE} c; ", f"\n{BY_HAND} {DISK} data ("],
+        ),
+        (
+            [in_state(DISK, f"d{n}", protect=True, retainOnDelete=True) for n in range(5)],
+            [f"{BY_HAND} {DISK} d0, {DISK} d1, {DISK} d2, 2 more (", "unprotect --stack gcp-c3 --all`"],
+        ),
+    ],
+    ids=["by the key", "by the cloud alone", "by hand", "both", "all of them"],
+)
+def test_a_protected_stack_is_refused_before_anything_is_destroyed(
+    resources: list[dict[str, Any]], said: list[str], typed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed.with_name("notes.state").write_text(json.dumps({"version": 3, "deployment": {"resources": resources}}))
+    assert main(["down", "--stack", "gcp-c3", "--yes"]) == 2
+    told = capsys.readouterr().err
+    assert [part for part in said if part not in told] == [], told
+    assert told.count("nothing was destroyed") == len(told.splitlines())
+    assert "destroy" not in typed.read_text()
+
+
+def test_what_the_stack_only_reads_protects_nothing(typed: Path) -> None:
+    theirs = in_state(GKE, "theirs", external=True, inputs={"deletionProtection": True})
+    typed.with_name("notes.state").write_text(json.dumps({"deployment": {"resources": [theirs]}}))
+    assert main(["down", "--stack", "gcp-c3", "--yes"]) == 0
+
+
+def test_a_state_that_cannot_be_read_is_not_destroyed(typed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIL", "stack")
+    assert main(["down", "--stack", "gcp-c3", "--yes"]) == 1
+    assert "destroy" not in typed.read_text()
 
 
 @pytest.mark.parametrize(("command", "what"), [("up", "make"), ("down", "destroy")])
@@ -87,7 +145,7 @@ def test_every_mistake_of_a_stack_file_is_told_before_anything_is_made(
 def test_ctrl_c_reaches_pulumi_which_ends_what_it_has_begun(typed: Path) -> None:
     program = typed.with_name("pulumi")
     program.write_text(
-        f"#!{sys.executable}\nimport signal, sys, time\n"
+        f"#!{sys.executable}\nimport signal, sys, time\nif 'export' in sys.argv:\n    print('{{}}'); sys.exit()\n"
         f"def end(*_):\n    time.sleep(0.5); open({str(typed)!r}, 'a').write('ended\\n'); sys.exit(5)\n"
         f"signal.signal(signal.SIGINT, end)\nopen({str(typed)!r}, 'a').write('began\\n')\n"
         "time.sleep(30) if 'destroy' in sys.argv else None\n"

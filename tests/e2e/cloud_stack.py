@@ -112,6 +112,15 @@ class CloudStack:
         self.pulumi("destroy", "--yes", "--skip-preview", fails=fails)
         return self.text
 
+    def down_refused(self) -> str:
+        """`trainyard down --yes`, which must refuse and leave the state as it is; return what it says."""
+        before = self.state()
+        command = [sys.executable, "-m", "cli", "down", "--stack", self.name, "--yes"]
+        done = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert self.state() == before
+        return done.stderr
+
     def preview(self) -> dict[str, set[str]]:
         """What `pulumi up` would do: operation -> "TYPE NAME", without unchanged resources."""
         steps = json.loads(self.pulumi("preview", "--json"))["steps"]

@@ -193,13 +193,15 @@ def test_a_destroy_that_is_refused_or_stopped_on_its_way_can_be_run_again(fresh:
     (grant,) = [thing for thing in fresh.cloud.things().values() if thing.type.endswith(":BucketIAMMember")]
     assert "/subject/ns/trainyard/sa/dataset" in grant.inputs["member"]
     before = fresh.cloud.journal()
-    # A person runs it with the preview, which refuses it.
-    fresh.pulumi("destroy", "--yes", fails=True)
-    assert "protect" in fresh.text
+    assert "cluster.deletionProtection: stack gcp-c3 was brought up with true" in fresh.down_refused()
     assert fresh.cloud.journal() == before
     assert fresh.preview() == {}
     fresh.configure(cluster={"deletionProtection": False})
     fresh.up()
+    urn = next(line for line in fresh.pulumi("stack", "--show-urns").split() if line.endswith("Disk::data"))
+    fresh.pulumi("state", "protect", urn, "--yes")
+    assert "its state protects gcp:compute/disk:Disk data" in fresh.down_refused()
+    fresh.pulumi("state", "unprotect", urn, "--yes")
     network = next(thing for thing in fresh.cloud.things().values() if thing.type == "gcp:compute/network:Network")
     rule = Thing("gcp:compute/firewall:Firewall", "theirs", "theirs", {"network": network.id}, {})
     fresh.cloud.create("urn", rule)

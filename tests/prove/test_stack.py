@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from faults.fault import until
+from faults.stack import Stack
 from infra.stackfiles import ROOT
+from prove import close
 from prove.stack import Proved, started
 
 #: A proof that only runs `pulumi up`.
@@ -121,3 +124,21 @@ def test_a_failed_command_says_its_last_lines(tmp_path: Path) -> None:
     stack = proved(tmp_path / "run")
     with pytest.raises(Exception, match="ended with 3: error: it is broken"):
         stack.done(["sh", "-c", "echo error: it is broken; exit 3"])
+
+
+@pytest.mark.parametrize("kind", [Stack, Proved])
+def test_nothing_of_a_protected_stack_is_destroyed_and_its_volume_is_not_emptied(
+    kind: type[Stack], pulumi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urn = "urn:pulumi:prove-x::trainyard::gcp:compute/disk:Disk::data"
+    protected = {"urn": urn, "type": "gcp:compute/disk:Disk", "protect": True}
+    pulumi.write_text(json.dumps({"version": 3, "deployment": {"resources": [protected]}}))
+    emptied, changed = [], []
+    monkeypatch.setattr(close, "_tidy", emptied.append)
+    monkeypatch.setattr(kind, "change", lambda self, *command: changed.append(command[0]))
+    stack = kind("prove-x", tmp_path, dict(os.environ), {"cluster": {}})
+    subject: Any = SimpleNamespace(stack=stack, state=None)
+    for destroy in (stack.destroy, stack.remove, lambda: close.destroy(subject)):
+        with pytest.raises(AssertionError, match="its state protects gcp:compute/disk:Disk data"):
+            destroy()
+    assert (emptied, changed) == ([], ["cancel"])
