@@ -21,8 +21,9 @@ import yaml
 
 from cli import CommandError
 from cli.target import StackNames
-from infra.stackfiles import ROOT, stack_file_values
+from infra.stackfiles import ROOT, ours, stack_file_values, stacks
 from review.recording import SECRET, SIGNATURE, Recorded, Recording, closure, record_anywhere
+from trainer.config.values import StackReader, read_yaml
 
 FOLDER = ROOT / "tests" / "snapshots"
 HEADER = """\
@@ -156,11 +157,14 @@ def difference(stack: str, folder: Path | None = None) -> str:
     return "\n".join(lines)
 
 
-def _recorded(name: str) -> Recording:
-    """A stack, or a variant of one, as if the trainer's code were always the same: it is in the names of Jobs too."""
+def _recorded(name: str, values: Mapping[str, Any] | None = None) -> Recording:
+    """A stack, or a variant of one, as if the trainer's code were always the same: it is in the names of Jobs too.
+
+    `values`: by default those of its file.
+    """
     stack, further = VARIANTS.get(name, (name, {}))
     with patch("infra.image.content_hash", lambda *_: "0" * 12):
-        return record_anywhere(stack, {**stack_file_values(stack), **further})
+        return record_anywhere(stack, {**(stack_file_values(stack) if values is None else values), **further})
 
 
 def _with_variants(stacks: Iterable[str]) -> list[str]:
@@ -169,15 +173,15 @@ def _with_variants(stacks: Iterable[str]) -> list[str]:
     return [*names, *(name for name, (stack, _) in VARIANTS.items() if stack in names)]
 
 
-def summary(stack: str, ref: str) -> str:
-    """What the reviewed snapshots of a stack say of a change since `ref`, as Markdown: the resources that are added,
-    changed and deleted, and the cost. The snapshot's own diff has every value; `pulumi preview` sees the cloud too.
+def summary(name: str, ref: str) -> str:
+    """What a stack, or a variant of one, declares now against what it declared in the commit `ref`, as Markdown: the
+    resources that are added, changed and deleted, and the cost. `pulumi preview` sees the cloud too.
 
     Raises:
-        CommandError: git knows no such commit.
+        CommandError: git knows no such commit, or the program refuses the stack's file.
     """
-    path = FOLDER / f"{stack}.yaml"
-    old, new = _at(ref, path), yaml.safe_load(path.read_text()) if path.exists() else {}
+    stack = VARIANTS.get(name, (name, {}))[0]
+    old, new = _at(ref, name), yaml.safe_load(snapshot(_recorded(name), name)) if stack in stacks() else {}
     before, after = (side.get("resources") or {} for side in (old, new))
     rows = {
         "added": after.keys() - before.keys(),
@@ -185,7 +189,7 @@ def summary(stack: str, ref: str) -> str:
         "changed": {title for title in after.keys() & before.keys() if after[title] != before[title]},
     }
     costs = [(side.get("outputs") or {}).get("costPerHour") or {} for side in (old, new)]
-    lines = [f"### {stack} against {ref}", "", ", ".join(f"{len(titles)} {what}" for what, titles in rows.items())]
+    lines = [f"### {name} against {ref}", "", ", ".join(f"{len(titles)} {what}" for what, titles in rows.items())]
     for key, words in (("atRest", "at rest"), ("atFullSize", "at full size")):
         was, now = (cost.get(key, 0) for cost in costs)
         if was != now:
@@ -195,13 +199,35 @@ def summary(stack: str, ref: str) -> str:
     return "\n".join([*lines, "", *titles])
 
 
-def _at(ref: str, path: Path) -> dict[str, Any]:
-    """The content of a file in a commit; empty: the commit does not have it."""
+def _at(ref: str, name: str) -> dict[str, Any]:
+    """What a stack declared in a commit; empty: it had no file there.
+
+    The commit's reviewed snapshot tells; where it has none, as of one's own stacks, this program records that file.
+    """
+    stack = VARIANTS.get(name, (name, {}))[0]
+    file = _git("show", f"{ref}:Pulumi.{stack}.yaml")
+    if file is None:
+        return {}
+    text = _git("show", f"{ref}:{(FOLDER / f'{name}.yaml').relative_to(ROOT)}")
+    if text is None:
+        try:
+            config = (read_yaml(file, StackReader) or {}).get("config") or {}
+            text = snapshot(_recorded(name, ours(config)), name)
+        except (yaml.YAMLError, CommandError) as error:
+            raise CommandError(f"Pulumi.{stack}.yaml in {ref} cannot be compared: {error}", code=2) from None
+    return yaml.safe_load(text)
+
+
+def _since(ref: str, names: list[str]) -> list[str]:
+    """These stacks; where they are all, also those whose files have gone since a commit. Raises CommandError."""
     if _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}") is None:
-        known = "give a branch, a tag or a hash, and fetch it first"
-        raise CommandError(f"git knows no commit '{ref}'; {known}", code=2)
-    text = _git("show", f"{ref}:{path.relative_to(ROOT)}")
-    return yaml.safe_load(text) if text else {}
+        advice = "give a branch, a tag or a hash, and fetch it first"
+        raise CommandError(f"git knows no commit '{ref}'; {advice}", code=2)
+    there = (_git("ls-tree", "--name-only", ref) or "").splitlines()
+    files = [
+        Path(file).stem.removeprefix("Pulumi.") for file in there if re.fullmatch(r"Pulumi\.(?!e2e).+\.yaml", file)
+    ]
+    return sorted({*names, *files}) if names == stacks() else names
 
 
 def _git(*arguments: str) -> str | None:
@@ -213,11 +239,11 @@ def review(
     names: StackNames = None,
     update: Annotated[bool, typer.Option("--update", help="Rewrite the snapshots.")] = False,
     against: Annotated[
-        str | None, typer.Option(metavar="REF", help="Only sum up how the snapshots differ from a commit's.")
+        str | None, typer.Option(metavar="REF", help="Only sum up what the stacks declare otherwise than in a commit.")
     ] = None,
 ) -> int:
     if against:
-        print("\n\n".join(summary(stack, against) for stack in _with_variants(names or [])))
+        print("\n\n".join(summary(name, against) for name in _with_variants(_since(against, names or []))))
         return 0
     changed = []
     for stack in _with_variants(names or []):

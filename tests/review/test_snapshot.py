@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 import infra.image
 import workloads.training
 from cli.__main__ import main
-from infra.stackfiles import stacks
+from infra.stackfiles import ROOT, stacks
 from review import snapshot
 from review.recording import Recorded, Recording, record_anywhere
+
+Edit = Callable[[Path], object]
 
 
 @pytest.mark.parametrize("stack", stacks())
@@ -101,43 +104,71 @@ def test_a_removed_dependency_shows() -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the snapshots in a git repository, whose one commit has that of gcp-c3 with a smaller disk."""
-    folder = tmp_path / "tests" / "snapshots"
-    folder.mkdir(parents=True)
-    text = (snapshot.FOLDER / "gcp-c3.yaml").read_text()
-    (folder / "gcp-c3.yaml").write_text(text.replace("size: 250", "size: 100").replace("atRest: 0.29", "atRest: 0.2"))
+    """A checkout with one commit: the stack gcp-smoke with its snapshot, and `mine`, which has none."""
+    for relative in ("Pulumi.gcp-smoke.yaml", "tests/snapshots/gcp-smoke.yaml"):
+        (tmp_path / relative).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / relative).write_text((ROOT / relative).read_text())
+    (tmp_path / "Pulumi.mine.yaml").write_text((ROOT / "Pulumi.local.yaml").read_text())
     monkeypatch.setattr(snapshot, "ROOT", tmp_path)
-    monkeypatch.setattr(snapshot, "FOLDER", folder)
+    monkeypatch.setattr(snapshot, "FOLDER", tmp_path / "tests" / "snapshots")
+    monkeypatch.setattr("infra.stackfiles.ROOT", tmp_path)
     identity = ["-c", "user.name=test", "-c", "user.email=test@example.invalid"]
     for command in (["init", "--quiet"], ["add", "."], [*identity, "commit", "--quiet", "--message", "x"]):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
-    (folder / "gcp-c3.yaml").write_text(text)
-    return folder
+    return tmp_path
 
 
-def test_the_summary_names_what_changed_since_a_commit_and_the_cost(
-    repository: Path, capsys: pytest.CaptureFixture[str]
+def edited(old: str, new: str) -> Edit:
+    def edit(file: Path) -> None:
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new))
+
+    return edit
+
+
+def copied(file: Path) -> None:
+    file.write_text((ROOT / "Pulumi.local.yaml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("stack", "edit", "said"),
+    [
+        ("gcp-smoke", lambda _: None, "0 added, 0 deleted, 0 changed"),
+        ("mine", lambda _: None, "0 added, 0 deleted, 0 changed"),
+        ("gcp-smoke", edited("maxHours: 1", "maxHours: 2"), "changed `kubernetes:batch/v1:Job training"),
+        ("mine", edited("memoryGib: 2", "memoryGib: 3"), "changed `kubernetes:batch/v1:Job training"),
+        ("new", copied, "added `kubernetes:batch/v1:Job training"),
+        ("gcp-smoke", Path.unlink, "deleted `gcp:container/cluster:Cluster"),
+        ("mine", Path.unlink, "deleted `kubernetes:batch/v1:Job training"),
+    ],
+    ids=["nothing", "nothing of one's own", "edited", "one's own edited", "new", "removed", "one's own removed"],
+)
+def test_what_the_stacks_declare_is_compared_with_a_commit_whether_snapshots_follow_or_not(
+    stack: str, edit: Edit, said: str, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = ["dev", "snapshot", "--stack", "gcp-c3", "--against", "HEAD"]
-    assert main(said) == 0
+    edit(repository / f"Pulumi.{stack}.yaml")
+    names = [] if said.startswith("deleted") else ["--stack", stack]
+    assert main(["dev", "snapshot", *names, "--against", "HEAD"]) == 0
     shown = capsys.readouterr().out
-    assert "0 added, 0 deleted, 1 changed" in shown
-    assert "at rest by list prices: 0.2" in shown
-    assert "- changed `gcp:compute/disk:Disk data`" in shown
-    (repository / "gcp-c3.yaml").unlink()
-    assert main(said) == 0
-    shown = capsys.readouterr().out
-    assert ", 0 changed" in shown
-    assert "- deleted `gcp:compute/disk:Disk data`" in shown
-    assert "→ 0\n" in shown, "and costs nothing any more"
+    assert said in shown.partition(f"### {stack} against HEAD")[2].partition("###")[0]
+    if said.startswith("deleted `gcp"):
+        assert "→ 0\n" in shown, "and costs nothing any more"
 
 
 def test_what_git_does_not_know_is_refused_in_a_line(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["dev", "snapshot", "--stack", "gcp-c3", "--against", "nowhere"]) == 2
+    assert main(["dev", "snapshot", "--stack", "mine", "--against", "nowhere"]) == 2
     assert capsys.readouterr().err.startswith("error: git knows no commit 'nowhere'; give a branch")
 
 
-def test_a_name_from_a_fork_is_no_markup(repository: Path) -> None:
-    path = repository / "gcp-c3.yaml"
-    path.write_text(path.read_text().replace("gcp:compute/disk:Disk data:", '"x:y:Z a` <img src=x> [b](c)":'))
-    assert "- added `x:y:Z a  <img src=x> [b](c)`" in snapshot.summary("gcp-c3", "HEAD")
+def test_a_file_that_no_longer_passes_is_named_with_its_commit(
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "_git", lambda *words: None if ":tests" in words[-1] else "config: {trainyard:x: 1}")
+    assert main(["dev", "snapshot", "--stack", "mine", "--against", "HEAD"]) == 2
+    assert capsys.readouterr().err.startswith("error: Pulumi.mine.yaml in HEAD cannot be compared: invalid config")
+
+
+def test_a_name_from_a_fork_is_no_markup(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {"resources": {"x:y:Z a` <img src=x> [b](c)": {}}}
+    monkeypatch.setattr(snapshot, "_at", lambda *_: named)
+    assert "- deleted `x:y:Z a  <img src=x> [b](c)`" in snapshot.summary("mine", "HEAD")
