@@ -31,6 +31,7 @@ import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
 from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc
 
+from infra.private import private_folder
 from infra.stackfiles import ROOT
 
 #: Folder of this checkout with the digests that its pushes had, one file a target.
@@ -137,7 +138,8 @@ def publish(image: Mapping[str, Any], run: Run | None = None) -> str:
         build(target, context, image["dockerfile"], image["buildArgs"], insecure, run, authfile)
         digest = push(target, image["compression"], insecure, run, authfile)
         note = _note(target)
-        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(ROOT / ".local")
+        note.parent.mkdir(exist_ok=True)
         note.write_text(json.dumps({"target": target, "digest": digest}))
         return digest
 

@@ -22,6 +22,7 @@ from infra.buildx import is_docker_hub
 from infra.clouds import CLOUDS
 from infra.cluster import Cluster
 from infra.needs import load
+from infra.private import private_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Relative to the project's folder: a stack's state contains it, and must be the same on every machine.
@@ -157,7 +158,8 @@ def stage(recipe: Recipe, version: str, root: Path = ROOT) -> str:
     relative = f"{CONTEXTS}/{recipe.name}-{version}"
     folder = root / relative
     if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(root / ".local")
+        folder.parent.mkdir(exist_ok=True)
         _remove_old(folder.parent)
         made = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
         made.chmod(0o755)

@@ -10,6 +10,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
+from infra.private import private_folder
 from local import images, network, paths, toolchain
 
 USER_PULUMI = Path.home() / ".pulumi"
@@ -187,10 +188,9 @@ def settings() -> dict[str, str]:
 
 def prepare() -> None:
     """Make the directories that the settings name: Pulumi's file backend refuses a missing one."""
+    private_folder(paths.STATE)  # Pulumi's state holds tokens and keys, and its passphrase is empty
     for folder in (paths.PULUMI_HOME, paths.PULUMI_STATE):
-        folder.mkdir(parents=True, exist_ok=True)
-        if folder.stat().st_uid == os.getuid():
-            folder.chmod(0o700)  # the state holds tokens and keys, and its passphrase is empty
+        folder.mkdir(exist_ok=True)
     _join_pulumi()
 
 

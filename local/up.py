@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from infra.private import private_folder
 from infra.stackfiles import stack_file_values
 from local import (
     api,
@@ -41,9 +42,9 @@ from local.phases import Phases
 from local.preflight import Facts
 from local.processes import Daemon
 from local.shell import LocalError
+from trainer.contract import TRAINER_ID
 
 T = TypeVar("T")
-STORAGE_OWNER = 1000  # the user id of the training; Kubernetes applies no fsGroup to a hostPath volume
 ENFORCER = "kube-router"
 ENFORCER_READS = {
     "": ["pods", "namespaces", "nodes", "services", "endpoints"],
@@ -55,7 +56,7 @@ ENFORCER_READS = {
 @contextmanager
 def exclusive() -> Iterator[None]:
     """Let one `up` or `down` of a checkout run at a time; the second waits."""
-    paths.STATE.mkdir(exist_ok=True)
+    private_folder(paths.STATE)
     with (paths.STATE / "lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -218,9 +219,16 @@ def prepare() -> None:
     share_mounts()
     network.ensure()
     link_kubelet_root()
-    if not paths.STORAGE.exists():
-        paths.STORAGE.mkdir(parents=True)
-        os.chown(paths.STORAGE, STORAGE_OWNER, STORAGE_OWNER)
+    own_storage()
+
+
+def own_storage() -> None:
+    """Give the shared volume to the training's user, which may write nowhere else: a hostPath volume has no fsGroup."""
+    paths.STORAGE.mkdir(exist_ok=True)
+    if paths.STORAGE.stat().st_uid != TRAINER_ID:
+        subprocess.run(
+            ["chown", "--recursive", "--no-dereference", f"{TRAINER_ID}:{TRAINER_ID}", paths.STORAGE], check=True
+        )
 
 
 def link_kubelet_root() -> None:

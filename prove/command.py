@@ -24,7 +24,8 @@ from faults import on_pods
 from infra.config import ConfigError
 from infra.cost import estimate
 from infra.doctor.finding import NoAnswer
-from infra.stackfiles import ROOT, stack_file_values
+from infra.private import private_folder
+from infra.stackfiles import stack_file_values
 from prove import bring_up, close, report, volume
 from prove.engine import State, Step, load, play
 from prove.report import Screen
@@ -32,7 +33,6 @@ from prove.stack import stop_signals
 from prove.subject import Subject
 from review.recording import record
 
-HOME = ROOT / ".local" / "prove"
 LOCAL = "trainyard-local"
 RESUME, ADOPT, DESTROY = "--resume", "--adopt", "--destroy"
 STEP_MINUTES = 45
@@ -93,7 +93,7 @@ def prove(
         raise Refused(f"--limit-usd {limit_usd:g}: must be more than 0")
     if (stack_file_values(stack).get("cluster") or {}).get("context") == LOCAL:
         enter_local()
-    folder = folder or HOME / stack
+    folder = folder or private_folder() / "prove" / stack
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         try:

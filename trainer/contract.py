@@ -16,6 +16,11 @@ EXIT_RESTART = 75
 EXIT_TERMINATED = 143
 """Ended by SIGTERM (128 + 15) after saving."""
 
+TRAINER_ID = 65530
+"""uid and gid of the trainer in its image (Dockerfile), and of the files on the shared volume. No account has it, so
+none reads a pod's environment in the node's /proc: Debian gives accounts ids up to 64,999, and 65,534
+is nobody's (Debian policy 4.7.2, section 9.2.2)."""
+
 ETCD_PORT = 2379
 """The port of the rendezvous."""
 

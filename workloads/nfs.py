@@ -18,6 +18,7 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster, ServedDisk, SharedStorage, static_volume, volume_spec
 from infra.image import ContainerImage
+from trainer.contract import TRAINER_ID
 from workloads.objects import (
     STORAGE_PRIORITY,
     make_claim,
@@ -29,7 +30,7 @@ from workloads.objects import (
     ports,
     select,
 )
-from workloads.pod import STAYS, TRAINER_ID, environment, resources
+from workloads.pod import STAYS, environment, resources
 
 NAME = "nfs-server"
 PORT = 2049

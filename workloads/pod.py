@@ -12,12 +12,8 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import NVIDIA_GPU, WorkerPool
 from infra.config import WorkersConfig
-from trainer.contract import BIND_CORES, DEVICE
+from trainer.contract import BIND_CORES, DEVICE, TRAINER_ID
 from workloads.layout import DATA
-
-#: uid and gid of the trainer in its image, and of the files on the shared volume.
-TRAINER_ID = 1000
-
 
 #: For pods that an autoscaler must not evict to consolidate nodes.
 STAYS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}

@@ -9,12 +9,12 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import READER, Cluster
 from infra.image import NFS_SERVER, ContainerImage
+from trainer.contract import TRAINER_ID
 from workloads.layout import DATA, VOLUME_ACCESS
 from workloads.nfs import NfsServer
 from workloads.objects import component, make_claim, make_namespace, make_policy, metadata, pod_template
 from workloads.pod import (
     TRAINER_ENVIRONMENT,
-    TRAINER_ID,
     container_security,
     environment,
     resources,

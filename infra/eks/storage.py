@@ -23,10 +23,9 @@ from infra.eks.identity import PODS, Identity, identity, needed
 from infra.eks.keys import EksStorage
 from infra.eks.network import Network
 from infra.eks.scope import MOUNT, PART, Scope
+from trainer.contract import TRAINER_ID
 
 NFS = 2049
-#: uid and gid of the trainer in its image; workloads/pod.py has it for pods.
-OWNER = 1000
 FOLDER = "/trainyard"
 _POINT = "elasticfilesystem:AccessPointArn"
 
@@ -68,11 +67,11 @@ def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
         "data",
         file_system_id=system,
         # All access through it is as the trainer, and EFS creates the folder for the trainer.
-        posix_user=aws.efs.AccessPointPosixUserArgs(uid=OWNER, gid=OWNER),
+        posix_user=aws.efs.AccessPointPosixUserArgs(uid=TRAINER_ID, gid=TRAINER_ID),
         root_directory=aws.efs.AccessPointRootDirectoryArgs(
             path=FOLDER,
             creation_info=aws.efs.AccessPointRootDirectoryCreationInfoArgs(
-                owner_uid=OWNER, owner_gid=OWNER, permissions="0750"
+                owner_uid=TRAINER_ID, owner_gid=TRAINER_ID, permissions="0750"
             ),
         ),
         tags=scope.named("data"),

@@ -29,6 +29,7 @@ from review.recording import record
 from tests.e2e.conftest import succeed
 from tests.ports import free_port
 from tests.workloads import schema
+from trainer.contract import TRAINER_ID
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -74,7 +75,7 @@ def test_an_upload_that_is_killed_goes_on_and_nothing_half_is_seen(stack: Stack,
     for path in corpus.iterdir():
         assert (target / path.name).read_bytes() == path.read_bytes()
     assert not list(target.glob(".*"))
-    assert (target / "large.bin").stat().st_uid == 1000
+    assert (target / "large.bin").stat().st_uid == TRAINER_ID
     # The killed command's pod stays until it has been idle for a while; the second command's pod is gone.
     end = time.monotonic() + 200
     while len(left := stack.kubectl("get", "pods", "-l", "trainyard/volume-access", "-o", "name").stdout.split()) > 1:

@@ -21,6 +21,7 @@ from infra.image import NFS_SERVER, ROOT, content_hash, stage
 from local import credentials
 from local.network import NODE_ADDRESS, POD_SUBNET, REGISTRY
 from tests.infra.recorded import recorded
+from trainer.contract import TRAINER_ID
 from workloads.nfs import configuration
 
 pytestmark = pytest.mark.cluster
@@ -135,7 +136,7 @@ def start(kubectl: Kubectl, image: str, text: str) -> None:
 def test_what_a_client_writes_is_on_the_disk_as_the_trainers(kubectl: Kubectl, image: str) -> None:
     start(kubectl, image, configuration(("10.0.0.0/20",)))
     kubectl("wait", "--for=condition=Ready", "pod/server", "--timeout=200s")
-    assert kubectl("exec", "server", "--", "python3", "-c", CLIENT).strip() == "stored 1000 1000"
+    assert kubectl("exec", "server", "--", "python3", "-c", CLIENT).strip() == f"stored {TRAINER_ID} {TRAINER_ID}"
 
 
 def test_a_server_without_an_export_is_never_ready(kubectl: Kubectl, image: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from review.recording import Recording
 from tests.infra.eks import ZONES, pod, stack
-from workloads.pod import TRAINER_ID
+from trainer.contract import TRAINER_ID
 
 
 def statements(found: Recording, policy: str) -> list[dict[str, Any]]:

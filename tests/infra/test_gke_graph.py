@@ -9,6 +9,7 @@ import pytest
 from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, recorded
 from trainer.config.schema import load
+from trainer.contract import TRAINER_ID
 
 STACKS = ["gcp-a100", "gcp-c3", "gcp-smoke"]
 
@@ -220,7 +221,11 @@ def test_filestore_is_made_beside_the_cluster_and_given_to_the_trainer() -> None
     volume = stack.one("PersistentVolume", "trainyard-trainyard")
     assert volume.inputs["spec"]["nfs"]["path"] == "/data"
     owner = stack.one("Job", "volume-owner")
-    assert owner.inputs["spec"]["template"]["spec"]["containers"][0]["args"] == ["chown", "1000:1000", "/data"]
+    assert owner.inputs["spec"]["template"]["spec"]["containers"][0]["args"] == [
+        "chown",
+        f"{TRAINER_ID}:{TRAINER_ID}",
+        "/data",
+    ]
     assert owner.urn in stack.earlier(volume)
     assert "file" in {item.name for item in stack.all("gcp:projects/service")}
     assert not [item for item in stack.resources if item.kind in ("Disk", "NfsServer")]

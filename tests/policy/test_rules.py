@@ -18,7 +18,7 @@ from policy.check import broken
 from policy.rules import UNKNOWN, Resource, demand, name, violations
 from review.recording import Recording
 from tests.infra.recorded import recorded
-from workloads.pod import TRAINER_ID
+from trainer.contract import TRAINER_ID
 
 Inputs = dict[str, Any]
 
