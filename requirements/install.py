@@ -81,8 +81,13 @@ def install_locked(python: str, lines: list[str]) -> None:
 
 def install_cpu_build(python: str) -> bool:
     """Install torch's own build for processors. Returns False, and says why, where its index does not give it."""
+    wanted = FOLDER / "torch-cpu.txt"
+    if "--hash" not in wanted.read_text():
+        print(
+            "torch's build for processors is not checked against hashes: torch-cpu.txt has none; `make lock` adds them"
+        )
     try:
-        install(python, "--torch-backend", "cpu", "--no-deps", "--requirement", str(FOLDER / "torch-cpu.txt"))
+        install(python, "--torch-backend", "cpu", "--no-deps", "--requirement", str(wanted))
     except subprocess.CalledProcessError:
         print("torch's index for processors does not give this version: the lock's torch is installed and made smaller")
         return False

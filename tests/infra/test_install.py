@@ -181,11 +181,12 @@ def installed(python: str) -> dict[str, str]:
 
 
 def test_torchs_own_build_for_processors_is_taken_where_its_index_answers(
-    install: ModuleType, index: type[Index], python: str
+    install: ModuleType, index: type[Index], python: str, capfd: Any
 ) -> None:
     install.main("cpu", python)
     assert installed(python) == {"torch": f"{VERSION}+cpu", "tqdm": LOCKED["tqdm"]}
     assert len(set(index.hosts)) == 1, "one host beside the index of the lock"
+    assert "is not checked against hashes" in capfd.readouterr().out
 
 
 @needs_compiler

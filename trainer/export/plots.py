@@ -187,7 +187,7 @@ def _curves(runs: list[Run], title: str, unit: str, plot: Any) -> bytes:
 
 def _legend(runs: list[Run], losses: bool) -> list[Line2D]:
     names = list(enumerate(runs))[: len(COLOURS)] if len(runs) > 1 else []
-    handles = [Line2D([], [], color=colour(n), lw=2, label=shortened(run.name)) for n, run in names]
+    handles = [Line2D([], [], color=colour(n), lw=2, label=_label(run.name)) for n, run in names]
     if (further := len(runs) - len(COLOURS)) > 0:
         handles.append(Line2D([], [], color=FURTHER, lw=0.8, label=f"{further} more"))
     if losses:
@@ -200,6 +200,11 @@ def _legend(runs: list[Run], losses: bool) -> list[Line2D]:
 
 def shortened(name: str) -> str:
     return name if len(name) <= NAME else f"{name[: NAME // 2]}…{name[-(NAME // 2 - 1) :]}"
+
+
+def _label(name: str) -> str:
+    """A run's name for matplotlib, which takes what stands between two dollar signs for TeX."""
+    return shortened(name).replace("$", r"\$")
 
 
 def _columns(handles: list[Line2D]) -> int:
@@ -319,7 +324,7 @@ def _step_time(runs: list[Run]) -> bytes:
             left += width
         axes.text(left + 0.01 * longest * factor, place, f"{left:.3g} {unit}", va="center", color="#222222")
     axes.set_title(f"Time of a step  ({unit})")
-    axes.set_yticks(range(len(runs)), [shortened(run.name) for run in runs])
+    axes.set_yticks(range(len(runs)), [_label(run.name) for run in runs])
     for tick, number in zip(axes.get_yticklabels(), range(len(runs)), strict=True):
         tick.set_color(colour(number))
         tick.set_fontweight("bold")

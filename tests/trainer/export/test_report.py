@@ -175,6 +175,13 @@ def test_a_folder_that_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureF
     assert "cannot be written" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["$\\frac{1}$", "cost $5 or $6", r"\alpha $x_$"])
+def test_a_runs_name_is_text_and_no_tex(name: str) -> None:
+    lines = [{"step": step, "loss": 1.0, "step_seconds": 1.0} for step in (1, 2)]
+    runs = [plots.Run(each, lines, {}, None, {}) for each in (name, "other")]
+    assert set(plots.draw(runs)) == {"loss", "throughput", "learning_rate", "step_time"}
+
+
 def test_the_speed_of_every_run_is_inside_the_picture() -> None:
     from matplotlib.figure import Figure
 

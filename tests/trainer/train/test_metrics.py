@@ -131,6 +131,20 @@ def test_prometheus_scrapes_the_newest_figures(tmp_path: Path) -> None:
         scraped()
 
 
+def test_an_idle_connection_to_the_endpoint_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.train.exporters._Request.timeout", 0.2, raising=False)
+    port = free_port()
+    tell = reporter(tmp_path, prometheus_port=port)
+    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as reply:
+        assert reply.status == 200
+    for each in idle:
+        each.settimeout(60)
+        assert each.recv(1) == b""
+        each.close()
+    tell.close()
+
+
 def test_a_port_in_use_costs_the_endpoint_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
