@@ -3,11 +3,15 @@ train, and their zones."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
 from infra.config import StackConfig
+from infra.needs import load
 from infra.sections import Hours, NodesConfig, StorageConfig
 from trainer.config.base import Section
 
@@ -87,6 +91,32 @@ class GkeStorage(StorageConfig):
     """With filestore: the service tier."""
     server_image: str | None = None
     """With nfs and a prebuilt image: the NFS server's image, by digest."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """Sizes that the cloud gives, GiB."""
+
+    smallest: int
+    largest: int
+    step: int
+
+    def __contains__(self, gib: int) -> bool:
+        return gib in range(self.smallest, self.largest + 1, self.step)
+
+    def __str__(self) -> str:
+        return f"{self.smallest} to {self.largest}{f' in steps of {self.step}' if self.step > 1 else ''}"
+
+
+@cache
+def bands(volume: str) -> tuple[Band, ...]:
+    """The sizes of `nfs` or of a tier of Filestore."""
+    return tuple(Band(*each) for each in load(Path(__file__).parent / "volumes.yaml")["sizes"][volume])
+
+
+def band(volume: str, gib: int) -> Band | None:
+    """The band of `nfs` or of a tier of Filestore that has the size; None: no volume is so large."""
+    return next((each for each in bands(volume) if gib in each), None)
 
 
 def kinds(config: StackConfig) -> tuple[str, ...]:

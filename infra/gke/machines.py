@@ -9,8 +9,6 @@ from infra.machine import Machine, Node, by_steps, machine_type
 from infra.needs import load
 
 _FOLDER = Path(__file__).parent
-#: Filestore's tiers: (smallest, largest) GiB (cloud.google.com/filestore/docs/service-tiers).
-FILESTORE_TIERS = {"BASIC_HDD": (1024, 65_433), "BASIC_SSD": (2560, 65_433), "ZONAL": (1024, 102_400)}
 
 
 def _kept(machine: Machine) -> float:

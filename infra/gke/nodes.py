@@ -29,10 +29,11 @@ from infra.gke.scope import Scope
 from infra.machine import Machine, for_pods
 from infra.needs import load
 
-#: Seconds that a Spot machine gets after its notice, all of them for its pods; the last of them for system pods.
-SPOT_GRACE, SPOT_GRACE_SYSTEM = 30, 5
-#: Grace period of a pod on any other node, seconds. A drain grants what the pods ask for, up to an hour (gcloud
-#: container node-pools delete, and upgrades).
+#: Seconds that a Spot machine gets after its notice, the last of them for system pods: 120 at most, by default 30, 15
+#: (docs.cloud.google.com/kubernetes-engine/docs/concepts/spot-vms, read 2026-11-28).
+SPOT_GRACE, SPOT_GRACE_SYSTEM = 120, 15
+#: Grace period of a pod on every node, seconds: a Spot node leaves it 105. A drain grants what the pods ask for, up to
+#: an hour (gcloud container node-pools delete, and upgrades).
 GRACE = 90
 #: GKE's device plugin mounts the driver's libraries there; only NVIDIA's own images search it by themselves.
 DRIVER_ENVIRONMENT = {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
@@ -171,8 +172,7 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
     cpu, memory = for_pods(machine, pool.threads_per_core)
     by_daemonset = machine.accelerators and pool.gpu_driver == "daemonset"
     return WorkerPool(
-        # The shortest of all pools: a pod does not know which pool it will run in.
-        grace_seconds=SPOT_GRACE - SPOT_GRACE_SYSTEM if "spot" in kinds(config) else GRACE,
+        grace_seconds=GRACE,
         node_selector=_selector(config) or {POOL: "workers"},
         tolerations=tuple(
             k8s.core.v1.TolerationArgs(key=key, operator="Equal", value=value, effect="NoSchedule")

@@ -13,12 +13,9 @@ from pydantic.alias_generators import to_camel
 
 from infra.config import Rule, StackConfig
 from infra.gke import offered
-from infra.gke.keys import FLEX_HOURS, ORDER, GkeConfig, GkeNodes, GkeStorage
-from infra.gke.machines import FILESTORE_TIERS, system
+from infra.gke.keys import FLEX_HOURS, ORDER, GkeConfig, GkeNodes, GkeStorage, band, bands
+from infra.gke.machines import system
 from infra.machine import nearest, refuse_dataset, refuse_reference
-
-#: Smallest and largest persistent disk, GiB (cloud.google.com/compute/docs/disks#disk-types, read 2026-11-25).
-DISK_GIB = (10, 65_536)
 
 
 def _zone(config: StackConfig) -> Iterator[str]:
@@ -157,10 +154,10 @@ def _storage(config: StackConfig) -> Iterator[str]:
     for key, kind in OF_VOLUME.items():
         if key in storage.model_fields_set and getattr(storage, key) is not None and storage.kind != kind:
             yield f"storage.{to_camel(key)}: only used with storage.kind {kind}; set storage.kind, or remove it"
-    limits = FILESTORE_TIERS[storage.tier] if storage.kind == "filestore" else DISK_GIB
-    if not limits[0] <= storage.size_gib <= limits[1]:
-        what = f"filestore tier {storage.tier}" if storage.kind == "filestore" else "nfs, whose disk it is"
-        allowed = f"{limits[0]} to {limits[1]}"
+    volume = storage.tier if storage.kind == "filestore" else storage.kind
+    if band(volume, storage.size_gib) is None:
+        what = f"filestore tier {volume}" if storage.kind == "filestore" else "nfs, whose disk it is"
+        allowed = " or ".join(map(str, bands(volume)))
         yield f"storage.sizeGib: {storage.size_gib} with {what}; allowed: {allowed}"
     if storage.kind == "filestore":
         if storage.retain:

@@ -76,8 +76,7 @@ def change_id(value: object) -> str | None:
     [
         ({"nodes": {"max": 8}}, set(), {POOL}),
         ({"nodes": {"machineType": "a2-highgpu-4g", "localSsds": 4}}, {POOL, *JOB}, set()),
-        # A pod on a Spot node has a shorter grace period.
-        ({"nodes": {"consumption": "spot"}}, {POOL, *JOB}, set()),
+        ({"nodes": {"consumption": "spot"}}, {POOL}, set()),
         ({"training": {"steps": 30_000}}, JOB, set()),
         # The workers go on training.
         ({"workers": {"count": 1}, "storage": {"sizeGib": 2000}}, set(), {DISK}),

@@ -137,7 +137,7 @@ def test_each_way_to_have_nodes_is_what_gke_calls_it(
     assert pool(stack).inputs["management"]["autoRepair"] is repaired
     assert ("queuedProvisioning" in pool(stack).inputs) == (consumption == "queued")
     grace = node(stack)["kubeletConfig"].get("shutdownGracePeriodSeconds")
-    assert grace == (30 if consumption == "spot" else None), "GKE takes it for Spot nodes only"
+    assert grace == (120 if consumption == "spot" else None), "GKE takes it for Spot nodes only"
 
 
 def test_flexible_nodes_are_had_for_a_week_at_most_when_nothing_else_is_said() -> None:

@@ -86,7 +86,6 @@ def test_every_number_has_a_limit_at_both_ends_and_the_message_says_it(key: str)
             "100000 with nfs, whose disk it is; allowed: 10 to",
         ),
         ("gcp-c3", {"storage": {"kind": "nfs", "sizeGib": 9}}, "9 with nfs, whose disk it is; allowed: 10 to 65536"),
-        ("gcp-c3", {"storage": {"kind": "filestore", "sizeGib": 200_000}}, "allowed: 1024 to 102400"),
         ("aws-smoke", {"storage": {"sizeGib": 2_000_000}}, "must be less than or equal to 1048576"),
         ("gcp-c3", {"storage": {"kind": "nfs", "disk": "My_Disk"}}, "'My_Disk' is no name of a disk"),
         ("local", {"storage": {"kind": "storageClass", "className": "Fast Disk"}}, "is not the name of a StorageClass"),

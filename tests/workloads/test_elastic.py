@@ -197,12 +197,12 @@ def test_a_training_is_ended_after_its_hours() -> None:
 
 
 def test_workers_on_a_spot_node_save_within_what_it_gives_them() -> None:
-    from infra.gke.nodes import as_scheduled
+    from infra.gke.nodes import SPOT_GRACE, SPOT_GRACE_SYSTEM, as_scheduled
 
     values = stack_file_values("gcp-a100")
     values["nodes"] = {**values["nodes"], "consumption": "spot"}
     values["gke"] = {**values["gke"], "project": "p-12345"}
-    assert as_scheduled(parse(values, "gcp-a100")).grace_seconds == 25
+    assert as_scheduled(parse(values, "gcp-a100")).grace_seconds == 90 <= SPOT_GRACE - SPOT_GRACE_SYSTEM
 
 
 @pytest.mark.parametrize("name", ["local", "gcp-a100", "gcp-c3", "gcp-smoke", "aws-g4dn", "aws-smoke"])
