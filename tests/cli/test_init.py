@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -99,14 +100,95 @@ def test_without_a_size_nothing_is_made_up(written: Path, capsys: pytest.Capture
 
 
 def test_what_lies_on_this_machine_is_to_be_uploaded(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = written / "weights"
-    model.mkdir()
-    data = chats(written)
+    model, data = weights(written), chats(written)
     assert main(["init", "mine", "--like", "local", "--data", str(data), "--model", str(model)]) == 0
     assert read(written).training.model.name == "/data/models/weights"
     shown = capsys.readouterr().out
     assert f"  trainyard upload {data} --stack mine\n" in shown
     assert f"  trainyard upload {model} --to models/weights --stack mine\n" in shown
+
+
+def weights(folder: Path, **config: Any) -> Path:
+    """A small Llama of 512 positions on this machine."""
+    made = folder / "weights"
+    made.mkdir()
+    shape = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 64, "vocab_size": 512}
+    shape |= {"model_type": "llama", "max_position_embeddings": 512, "intermediate_size": 128}
+    (made / "config.json").write_text(json.dumps(shape | config))
+    return made
+
+
+def talks(file: Path, size: int, count: int, form: str = "messages") -> Path:
+    """Conversations of up to `size` bytes, the longest in the middle."""
+    records: list[dict[str, Any]] = []
+    for number in range(count):
+        said = "Because. " * ((size if number == count // 2 else size // 2) // 9)
+        chat = [{"role": "user", "content": f"Why {number}?"}, {"role": "assistant", "content": said}]
+        pair = {"prompt": f"Why {number}?", "completion": said}
+        records.append({form: chat} if form != "prompt" else pair)
+    text = json.dumps(records) if file.suffix == ".json" else "".join(f"{json.dumps(each)}\n" for each in records)
+    file.write_bytes(gzip.compress(text.encode()) if file.suffix == ".gz" else text.encode())
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "size", "count", "model", "window", "warned"),
+    [
+        ("chats.jsonl", "messages", 240, 34, QWEN, 256, "teach a model little more than to repeat them"),
+        ("chats.jsonl", "messages", 240, 2, QWEN, 256, "steps teach next to nothing (each has at least a window of"),
+        ("chats.jsonl", "messages", 8000, 34, QWEN, 4096, ""),
+        ("chats.json", "conversations", 8000, 34, QWEN, 4096, ""),
+        ("chats.jsonl", "messages", 8000, 34, "gpt2", 1024, "is cut off (training.sequenceLength: all that the model"),
+        (
+            "chats.jsonl",
+            "messages",
+            8000,
+            34,
+            "some/model",
+            2048,
+            "2,048 is cut off (training.sequenceLength: more, if",
+        ),
+        ("chats.jsonl.gz", "prompt", 900, 340, "", 512, "give more data"),
+        ("chats.jsonl", "messages", 8000, 34, "", 512, "the longest conversation has up to 3,2"),
+        ("chats.jsonl", "messages", 300_000, 9, QWEN, 32768, "is cut off (training.sequenceLength: all that the model"),
+    ],
+)
+def test_the_window_holds_the_longest_conversation_and_there_are_dozens_of_steps(
+    name: str,
+    form: str,
+    size: int,
+    count: int,
+    model: str,
+    window: int,
+    warned: str,
+    written: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`model`: empty: a folder of this machine."""
+    data = talks(written / name, size, count, form)
+    given = ["--like", "local", "--model", model or str(weights(written))]
+    assert main(["init", "mine", *given, "--data", str(data)]) == 0
+    shown, made = capsys.readouterr().out, read(written)
+    assert made.training.task == "finetune"
+    assert made.training.sequence_length == window
+    assert (warned in shown) if warned else ("Warning" not in shown), shown
+    steps = data.stat().st_size / 3.85 * made.training.epochs / made.training.tokens_per_step
+    assert steps >= 24 or name.endswith("gz") or "teach" in shown
+    assert made.job.max_hours <= 24 or size > 10_000
+    assert "of unknown" not in shown
+    assert ("time    unknown" in shown) == (model == "some/model")
+
+
+def test_a_folder_of_this_machine_tells_what_its_model_needs(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """4.6 billion parameters, whose name says nothing: only an adapter fits."""
+    large = weights(written, num_hidden_layers=32, hidden_size=3072, intermediate_size=12288, num_attention_heads=32)
+    words = ["init", "mine", "--like", "aws-g4dn", "--data", "sample", "--address", "8.8.8.8/32", "--model"]
+    assert main([*words, str(large)]) in (0, 2)
+    shown = capsys.readouterr()
+    assert "engine.name" in shown.err or read(written).training.adapter.kind == "lora"
+    (large / "config.json").write_text("{")
+    assert main([*words, str(large), "--force"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: --model {large}: config.json: ")
 
 
 def test_a_model_that_needs_more_memory_gets_it_or_the_line_of_the_check(
@@ -144,11 +226,16 @@ def test_a_mistake_is_told_before_anything_is_written(
     assert list(written.glob("Pulumi.*")) == []
 
 
-def test_no_file_is_overwritten(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (written / "Pulumi.mine.yaml").write_text("mine")
-    assert main(["init", "mine", "--like", "local", "--data", "sample"]) == 2
-    assert capsys.readouterr().err == "error: Pulumi.mine.yaml is there, and is not overwritten; take another name\n"
-    assert (written / "Pulumi.mine.yaml").read_text() == "mine"
+def test_no_file_is_overwritten_unless_one_forces_it(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written / "Pulumi.mine.yaml"
+    file.write_text("encryptionsalt: v1:abc\nmine: {}\n")
+    words = ["init", "mine", "--like", "local", "--data", "sample"]
+    assert main(words) == 2
+    said = "error: Pulumi.mine.yaml is there; take another name, or --force to overwrite it\n"
+    assert (capsys.readouterr().err, file.read_text()) == (said, "encryptionsalt: v1:abc\nmine: {}\n")
+    assert main([*words, "--force"]) == 0
+    assert read(written).dataset.input == ("sample",)
+    assert yaml.safe_load(file.read_text())["encryptionsalt"] == "v1:abc", "the stack's secrets stay readable"
 
 
 def on_a_terminal(folder: Path, answers: str) -> tuple[int, str]:
@@ -164,11 +251,30 @@ def on_a_terminal(folder: Path, answers: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_on_a_terminal_it_asks_for_what_is_missing(tmp_path: Path) -> None:
-    code, shown = on_a_terminal(tmp_path, "mine\naws-smoke\n\nsample\n8.8.8.8/32\n")
+def test_on_a_terminal_it_asks_for_what_is_missing_and_again_after_a_wrong_answer(tmp_path: Path) -> None:
+    answers = [
+        "Mine",
+        "mine",
+        "gcp-c4",
+        "aws-smoke",
+        "./gone",
+        "",
+        "gone.txt",
+        "sample",
+        "203.0.113.7/32",
+        "8.8.8.8/32",
+    ]
+    code, shown = on_a_terminal(tmp_path, "\n".join([*answers, ""]))
     assert code == 0, shown
-    assert "Name of the stack: " in shown
-    assert "or none for a GPT-2 from scratch [none]: " in shown
+    assert "Name of the stack: Error: 'Mine' is no name for a stack" in shown
+    listed = shown.partition("Machines like those")[0].splitlines()
+    assert {line.split()[0] for line in listed if line.startswith("  ")} == set(stacks())
+    assert "aws-smoke     EKS in us-" in shown
+    assert "USD an hour, 0." in shown
+    assert "Error: no stack 'gcp-c4'; there are: " in shown
+    assert "or none for a GPT-2 from scratch [none]: Error: --model ./gone: no such folder" in shown
+    assert "Error: --data gone.txt: is not here" in shown
+    assert "Error: invalid configuration of stack mine (1 problem) eks.apiAllowedCidrs" in " ".join(shown.split())
     assert read(tmp_path).section(EksConfig).api_allowed_cidrs == ("8.8.8.8/32",)
 
 
