@@ -28,6 +28,7 @@ from faults.on_pods import MANY
 from faults.stack import Stack
 from infra.parse import parse
 from local import paths
+from trainer.config.schema import stored
 
 ETCD = "etcd"
 """Name of the rendezvous' StatefulSet and of its Service."""
@@ -77,10 +78,9 @@ class Node(Cluster):
         self.count, self.most = self.config.workers.count, MANY
         self.run = Path(self.outputs["dataFolder"]) / Path(self.outputs["runDirectory"]).relative_to("/data")
         self._batch: Any = client.BatchV1Api(self.api())
-        job = self._job()
-        self._uid: str = job["metadata"]["uid"]
-        words: list[str] = job["spec"]["template"]["spec"]["containers"][0]["args"]
-        self._arguments = words[words.index("--") + 1 :]
+        self._uid: str = self._job()["metadata"]["uid"]
+        made = self.core.read_namespaced_config_map(self.target().job, self.stack.namespace)
+        (self.settings,) = made.data.values()
         self.journal, self._codes = Journal(self.run), list[int | None]()
 
     def __enter__(self) -> Node:
@@ -220,17 +220,17 @@ def difference(node: Node) -> float:
 
 def undisturbed(node: Node, folder: Path, steps: int) -> Path:
     """Run the pods' training in one process of this machine, for this many steps; return its folder."""
-    data = node.run.parents[1]
-    arguments = {text.partition("=")[0]: text.partition("=")[2] for text in node._arguments}
-    arguments |= {
-        "data.directory": arguments["data.directory"].replace("/data", str(data), 1),
+    (file := folder / "training.yaml").write_text(node.settings, "utf-8")
+    data = stored(node.settings)["data.directory"].replace("/data", str(node.run.parents[1]), 1)
+    arguments = {
+        "data.directory": data,
         "run.directory": str(folder / "run"),
         "steps": str(steps),
         "evaluation.every": str(steps),
         "evaluation.batches": "1",
         "checkpoint.every_steps": str(steps),
     }
-    command = [sys.executable, "-m", "trainer.launch", "--standalone", "--"]
+    command = [sys.executable, "-m", "trainer.launch", "--standalone", "--", "--config", str(file)]
     command += [f"{key}={value}" for key, value in arguments.items()]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
 from trainer.config.addresses import address
-from trainer.config.base import Free, Section
+from trainer.config.base import NO_MATHEMATICS, Free, Section
 from trainer.config.paths import expanded
 
 #: Where pods mount the shared volume; they see no other files of the user.
@@ -225,11 +225,11 @@ class DatasetConfig(Section):
     <|endoftext|>."""
     validation_fraction: float = Field(default=0.05, ge=1e-6, lt=0.5)
     """Share of the text that is held out for the validation loss."""
-    timeout_minutes: Minutes = 60
+    timeout_minutes: Annotated[Minutes, NO_MATHEMATICS] = 60
     """How long the text may take to be fetched and tokenised: then the Job ends, and `pulumi up` says so."""
-    cpu: Cores = 0.5
+    cpu: Annotated[Cores, NO_MATHEMATICS] = 0.5
     """CPU cores of the dataset Job: the tokenizer uses all of them."""
-    memory_gib: Gib = 2.0
+    memory_gib: Annotated[Gib, NO_MATHEMATICS] = 2.0
     """Memory of the dataset Job, GiB."""
 
     @property

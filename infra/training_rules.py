@@ -12,7 +12,7 @@ from infra.config import Rule, StackConfig
 from infra.sections import DATA
 from trainer.config import memory
 from trainer.config.addresses import on_volume
-from trainer.config.schema import Config
+from trainer.config.schema import Config, resolved
 from trainer.plain import counted
 
 #: Settings of the trainer that a stack refuses -> the key from which it derives them.
@@ -31,6 +31,18 @@ def _warmup(config: StackConfig) -> Iterator[str]:
         yield (
             f"training.optimizer.warmupSteps: {warmup} leaves nothing of {training.steps} steps; allowed: 0 to "
             f"{training.steps - 1}"
+        )
+
+
+#: Bytes of a configuration; Kubernetes takes 1 MiB, and names of folders are to come.
+_LARGEST = 1_000_000
+
+
+def _size(config: StackConfig) -> Iterator[str]:
+    if (size := len(resolved(config.training).encode())) > _LARGEST:
+        yield (
+            f"training: {size:,} bytes with its defaults; allowed: at most {_LARGEST:,}, because pods get it as a "
+            "ConfigMap; give long texts as files on the shared volume"
         )
 
 
@@ -192,6 +204,7 @@ def _work_for_all(config: StackConfig) -> Iterator[str]:
 RULES: tuple[Rule, ...] = (
     _training,
     _warmup,
+    _size,
     _unused,
     _models,
     _inputs,

@@ -78,6 +78,13 @@ class _Dumper(yaml.SafeDumper):
         return super().represent_mapping(tag, mapping, flow_style=_is_short([*mapping, *mapping.values()]))
 
 
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
 def _is_short(items: list[Any]) -> bool:
     return not any(isinstance(item, (dict, list)) and item for item in items) and len(str(items)) <= SHORT
 

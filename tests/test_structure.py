@@ -16,9 +16,6 @@ from infra.stackfiles import ROOT, stack_file_values, stacks
 from review.recording import record
 from tests.infra.recorded import CLOUD_STACKS, recorded
 
-#: Longest file, lines: a file is one idea.
-LONGEST = 350
-
 
 def test_the_program_needs_what_makes_a_cluster_and_what_runs_on_it_alone() -> None:
     imported = re.findall(r"^(?:from|import) (\w+)", (ROOT / "__main__.py").read_text(), re.MULTILINE)
@@ -61,15 +58,13 @@ def sources() -> list[Path]:
     return [ROOT / name for name in listed.split() if (ROOT / name).exists()]
 
 
-def test_every_file_says_why_it_exists_and_is_one_idea() -> None:
-    silent, long = [], []
+def test_every_file_says_why_it_exists() -> None:
+    silent = []
     for path in sources():
         lines = path.read_text().splitlines()
         if lines and not lines[0].startswith('"""'):
             silent.append(str(path.relative_to(ROOT)))
-        if len(lines) > LONGEST:
-            long.append(f"{path.relative_to(ROOT)}: {len(lines)} lines")
-    assert (silent, long) == ([], [])
+    assert silent == []
 
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

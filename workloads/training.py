@@ -16,12 +16,12 @@ from infra.config import DatasetConfig, StackConfig, TrainingConfig
 from infra.existing import find_context
 from infra.living import ASKED, digest_of
 from infra.stackfiles import object_name
-from trainer.config.schema import arguments, changed
+from trainer.config.schema import changed, mathematics, resolved
 from workloads.custom_resources import CONTAINER as TRAINJOB_CONTAINER
 from workloads.custom_resources import job_of, make_train_job, request_annotations, request_nodes
 from workloads.dataset import Dataset
 from workloads.elastic import FIELDS, identity, is_elastic, resize
-from workloads.layout import dataset_folder, run_folder, weights_folder
+from workloads.layout import DATA, dataset_folder, run_folder, weights_folder
 from workloads.objects import (
     GONE_AT_ONCE,
     TRAINING_PRIORITY,
@@ -35,7 +35,7 @@ from workloads.objects import (
 from workloads.rendezvous import Rendezvous
 from workloads.scheduling import warn_of_waiting
 from workloads.secrets import WANDB, Tokens, environment_of, fingerprint, make_compile_key, uses_wandb
-from workloads.training_job import job_spec, service_name, trainer_pod_spec
+from workloads.training_job import job_spec, make_configuration, service_name, trainer_pod_spec
 from workloads.workspace import Workspace
 
 #: Name of the pods' container, by job.runtime.
@@ -80,12 +80,12 @@ class Training(pulumi.ComponentResource):
         self.run_name = chosen_run(config)
         self.run_directory = run_folder(self.run_name)
         training = placed(config.training, dataset.directory, self.run_directory, cluster.workers.capability)
-        settings = arguments(training)
+        text = resolved(training, unread=training.engine.deepspeed_config.startswith(f"{DATA}/"))
         # The name tells trainings apart, so that Pulumi replaces the Job instead of changing one that has run.
         # The hash covers everything in the pod template: a changed Job must not reuse the name of one being deleted.
         what = [
             workspace.image.version,
-            settings,
+            text,
             identity(workers, cluster.workers, elastic),
             job.max_hours,
             fingerprint(config),
@@ -101,9 +101,12 @@ class Training(pulumi.ComponentResource):
         service = service_name(config)
         make_service(service, "trainer", self._described(service), None, opts, config.training_name)
         priority, urgency = self._priority()
+        # An object of this name is there where an earlier `up` has made it, and may have labels of an older program.
+        described = self._described(name_of_job, {"pulumi.com/patchForce": "true"})
+        configuration = make_configuration(f"training{of}-config", described, text, opts)
         pod = trainer_pod_spec(
             container,
-            settings,
+            name_of_job,
             config,
             elastic,
             workspace,
@@ -127,7 +130,7 @@ class Training(pulumi.ComponentResource):
             # forbids: neither would ever go.
             deleted_with=cluster.resource,
             delete_before_replace=True,
-            depends_on=[dataset.job, rendezvous, *requested, *urgency, *after],
+            depends_on=[configuration, dataset.job, rendezvous, *requested, *urgency, *after],
             ignore_changes=[f"spec.{field}" for field in FIELDS] if elastic else None,
         )
         if job.runtime == "trainjob":
@@ -196,24 +199,14 @@ class Training(pulumi.ComponentResource):
         )
 
 
-#: Settings that change speed or output, not the mathematics: a run that ran out of memory continues in its folder with
-#: a smaller micro-batch. A DeepSpeed file is not among them: it may hold the optimizer and its schedule.
-NO_MATHEMATICS = (
-    *("evaluation.", "checkpoint.", "metrics.", "data.", "engine.name", "engine.zero_stage"),
-    *("micro_batch", "compile", "require_capability", "run.collective_timeout_seconds"),
-)
-
-
 def run_name(training: TrainingConfig, dataset: DatasetConfig) -> str:
-    """The model's name and a hash of all that changes the mathematics.
+    """The model's name and a hash of all that changes the mathematics, defaults included.
 
     The same training, started again or on other machines, resumes in its folder; a different one gets a new folder.
     """
-    mathematics = [text for text in arguments(training) if not text.startswith(NO_MATHEMATICS)]
-    text = dataset.model_dump(include={"name", "input", "tokenizer", "validation_fraction"}) | dataset.reading
     model = training.model
     what = model.size or re.sub("[^a-z0-9]+", "-", Path(model.name or model.config).name.lower()).strip("-")[:30]
-    spelled = json.dumps([mathematics, text], sort_keys=True)
+    spelled = json.dumps([mathematics(training), mathematics(dataset)], sort_keys=True)
     return f"{what}-{hashlib.sha256(spelled.encode()).hexdigest()[:8]}"
 
 

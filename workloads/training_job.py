@@ -6,6 +6,8 @@ pod asks to be started again. The first pod that exits with 0 ends the Job: no l
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 import pulumi
 import pulumi_kubernetes as k8s
 
@@ -38,6 +40,8 @@ LAUNCHER_SECONDS = 5
 #: job_controller.go, onlyReplaceFailedPods; podgc/gc_controller.go). A cloud's node controller deletes the Node; where
 #: there is none, a person must, and `trainyard status` and `follow` say so.
 UNREACHABLE_SECONDS = 30
+#: Where a worker finds the training's configuration.
+CONFIGURATION = PurePosixPath("/etc/trainyard/training.yaml")
 #: Restarts of one pod for its own failures; evictions and coordinated restarts do not count.
 RESTARTS_PER_WORKER = 20
 
@@ -80,9 +84,26 @@ def _on_exit(container: str, action: str, codes: list[int]) -> k8s.batch.v1.PodF
     return k8s.batch.v1.PodFailurePolicyRuleArgs(action=action, on_exit_codes=requirement)
 
 
+def make_configuration(
+    name: str, described: k8s.meta.v1.ObjectMetaArgs, text: str, opts: pulumi.ResourceOptions
+) -> k8s.core.v1.ConfigMap:
+    """A Job's configuration, under the Job's name: another configuration is another object beside it.
+
+    It stays until its namespace goes. A Job that an `up` failed to replace starts its pods with it, also after the next
+    `up` went back to what the Job has: that `up` would have deleted what it has just made again, as of the failed one.
+    """
+    return k8s.core.v1.ConfigMap(
+        name,
+        metadata=described,
+        immutable=True,
+        data={CONFIGURATION.name: text},
+        opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(retain_on_delete=True)),
+    )
+
+
 def trainer_pod_spec(
     container_name: str,
-    arguments: list[str],
+    configuration: str,
     config: StackConfig,
     elastic: bool,
     workspace: Workspace,
@@ -92,7 +113,7 @@ def trainer_pod_spec(
     secrets: list[k8s.core.v1.EnvFromSourceArgs] | None,
     priority: pulumi.Input[str],
 ) -> k8s.core.v1.PodSpecArgs:
-    """The pod of a worker; `arguments` are the training's, after the launcher's own."""
+    """The pod of a worker; `configuration` is the name of the training's ConfigMap."""
     core, client, pool, workers = k8s.core.v1, rendezvous.client, workspace.cluster.workers, config.workers
     command: list[pulumi.Input[str]] = [
         *("python", "-m", "trainer.launch"),
@@ -102,9 +123,10 @@ def trainer_pod_spec(
         *("--rdzv-endpoint", rendezvous.endpoint),
         # One id per Job: a finished or failed rendezvous stays closed for ever.
         *("--rdzv-id", "$(RDZV_ID)"),
-        "--",
-        *arguments,
+        *("--", "--config", str(CONFIGURATION)),
     ]
+    volume = core.VolumeArgs(name="configuration", config_map=core.ConfigMapVolumeSourceArgs(name=configuration))
+    mount = core.VolumeMountArgs(name="configuration", mount_path=str(CONFIGURATION.parent), read_only=True)
     container = core.ContainerArgs(
         name=container_name,
         image=workspace.image.reference,
@@ -121,7 +143,7 @@ def trainer_pod_spec(
         env_from=secrets,
         resources=resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores, pool.devices),
         security_context=container_security(),
-        volume_mounts=[*trainer_mounts(), *([client.mount] if client else [])],
+        volume_mounts=[*trainer_mounts(), mount, *([client.mount] if client else [])],
     )
     silent = [
         core.TolerationArgs(
@@ -142,7 +164,7 @@ def trainer_pod_spec(
     return trainer_pod(
         container,
         workspace.volume,
-        volumes=[client.volume] if client else [],
+        volumes=[volume, *([client.volume] if client else [])],
         image_pull_secrets=workspace.pull_secrets,
         subdomain=service_name(config),
         restart_policy="Never",

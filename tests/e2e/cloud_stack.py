@@ -28,7 +28,11 @@ from tests.standin.cloud import SERVICE, Cloud
 #: What a test's own project links to; the stack files are copies, so no test writes into the repository's.
 SHARED = ("__main__.py", "infra", "workloads", "trainer", "requirements", "pyproject.toml", ".venv", "policy")
 #: The training, and the patch that owns its number of pods.
-JOB = {"kubernetes:batch/v1:Job training", "kubernetes:batch/v1:JobPatch training-size"}
+JOB = {
+    "kubernetes:batch/v1:Job training",
+    "kubernetes:batch/v1:JobPatch training-size",
+    "kubernetes:core/v1:ConfigMap training-config",
+}
 #: Default providers, of dynamic resources and of the engine: a preview has no step for them.
 DEFAULT = re.compile(r"^pulumi:providers:\S+ default")
 CANARY = "hf_canaryCanaryCANARYcanary"

@@ -139,12 +139,13 @@ def test_a_change_of_the_training_alone_replaces_only_its_job(stack: Stack) -> N
     assert preview.returncode == 0, preview.stdout + preview.stderr
     steps = json.loads(preview.stdout)["steps"]
     changed = {step["urn"].rsplit("::", 1)[1] for step in steps if step["op"] != "same"}
-    # The Job and, with its name, the patch that holds its size.
+    # The Job and, with its name, its configuration and the patch that holds its size.
     assert {step["newState"]["type"].rpartition(":")[2] for step in steps if step["op"] == "replace"} == {
+        "ConfigMap",
         "Job",
         "JobPatch",
     }
-    assert changed - {"trainyard-e2e"} == {"training", "training-size"}
+    assert changed - {"trainyard-e2e"} == {"training", "training-size", "training-config"}
     stack.up()
     # The run is done: the new Job sees that and ends at once.
     job = stack.outputs()["jobName"]

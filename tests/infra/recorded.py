@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from pathlib import PurePosixPath
 from typing import Any, Literal, get_args, get_origin
 
 from infra import clouds
@@ -11,6 +13,7 @@ from infra.config import ConfigError, StackConfig
 from infra.parse import parse
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recording, record_anywhere
+from trainer.config.schema import Config, load
 
 Values = dict[str, Any]
 #: Stacks that create their cluster; the local stack runs on an existing one.
@@ -26,6 +29,20 @@ def changed(stack: str, **sections: dict[str, Any] | None) -> Values:
         else:
             values[name] = {**values.get(name, {}), **change}
     return values
+
+
+def trained(stack: Recording, name: str = "training") -> Config:
+    """The configuration that the pods of a Job read, by the path that their arguments name."""
+    spec = stack.one("Job", name).inputs["spec"]["template"]["spec"]
+    (container,), arguments = spec["containers"], spec["containers"][0]["args"]
+    path = PurePosixPath(arguments[arguments.index("--config") + 1])
+    (mount,) = (each for each in container["volumeMounts"] if each["mountPath"] == str(path.parent))
+    (volume,) = (each for each in spec["volumes"] if each["name"] == mount["name"])
+    maps = {each.inputs["metadata"].get("name"): each.inputs for each in stack.resources if each.kind == "ConfigMap"}
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(maps[volume["configMap"]["name"]]["data"][path.name])
+        file.flush()
+        return load(["--config", file.name])
 
 
 def sections_to_vary(stack: str, sections: Iterable[str]) -> tuple[str, ...]:

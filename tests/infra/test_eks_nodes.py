@@ -13,6 +13,7 @@ from infra.eks.keys import KEEP_RELEASES
 from infra.eks.nodes import GROUP_LIMIT
 from review.recording import Recording
 from tests.infra.eks import STACK, ZONES, pod, stack, workers
+from tests.infra.recorded import trained
 
 
 def template(found: Recording, name: str = "workers") -> dict[str, Any]:
@@ -96,7 +97,7 @@ def test_pods_go_where_they_belong() -> None:
 def test_a_t4_trains_in_fp16_with_what_the_node_has() -> None:
     container = pod(stack(), "Job", "training")["containers"][0]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert {"model.name=/data/models/distilgpt2", "precision=fp16"} <= set(container["args"])
+    assert (trained(stack()).model.name, trained(stack()).precision) == ("/data/models/distilgpt2", "fp16")
     assert container["args"][container["args"].index("--nnodes") + 1].startswith("1:")
     environment = {item["name"]: item.get("value") for item in container["env"]}
     assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
@@ -110,15 +111,6 @@ def test_every_run_has_a_rendezvous_of_its_own() -> None:
     assert "controller-uid" in source["fieldRef"]["fieldPath"], (
         "the Job's uid: no two Jobs share it, whatever their name"
     )
-
-
-def test_the_trainer_takes_every_argument() -> None:
-    from trainer.config.schema import load
-
-    arguments = pod(stack(), "Job", "training")["containers"][0]["args"]
-    config = load(arguments[arguments.index("--") + 1 :])
-    assert config.precision == "fp16"
-    assert config.model.name == "/data/models/distilgpt2"
 
 
 def test_nodes_are_encrypted_and_keep_their_credentials_to_themselves() -> None:

@@ -38,7 +38,8 @@ def test_a_change_that_makes_a_new_job_shows_in_its_name(monkeypatch: pytest.Mon
     real = workloads.training.identity
     monkeypatch.setattr(workloads.training, "identity", lambda *given: {**real(*given), "new": True})
     lines = snapshot.difference("local").splitlines()
-    assert [line.split(":")[0].strip("- ") for line in lines if line[:1] == "-" and "name:" in line] == ["name"] * 2
+    former = [line.split(":")[0].strip("- ") for line in lines if line[:1] == "-" and "name:" in line]
+    assert former == ["name", "name", "configMap", "name"], "the Job, its patch, and its configuration"
 
 
 def test_a_change_of_an_option_shows_as_one_readable_line(

@@ -13,12 +13,10 @@ from infra.living import ASKED, digest_of
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record
-from trainer.config.base import Problems
-from trainer.config.schema import arguments, changed, checked, flat, load
-from trainer.config.settings import Metrics, Run
+from tests.infra.recorded import trained
 from trainer.data.documents import DOCUMENTS
 from workloads.dataset import prepare_arguments, prepare_command
-from workloads.training import new_folders, placed, run_name, tell_new_folders
+from workloads.training import new_folders, tell_new_folders
 
 
 def job_name(training: dict[str, Any], **sections: dict[str, Any]) -> str:
@@ -62,17 +60,6 @@ def test_another_job_has_another_name(change: dict[str, dict[str, Any]]) -> None
     )
     assert before.one("Job", "training").inputs["spec"] != after.one("Job", "training").inputs["spec"]
     assert before.outputs["jobName"] != after.outputs["jobName"]
-
-
-def test_a_run_folder_belongs_to_one_mathematics() -> None:
-    dataset = DatasetConfig()
-    base = TrainingConfig(steps=500)
-    name = run_name(base, dataset)
-    assert name == run_name(changed(base, {"metrics.every": 1, "micro_batch": 2, "checkpoint.keep": 9}), dataset)
-    assert name == run_name(changed(base, {"engine.name": "deepspeed", "run.collective_timeout_seconds": 300}), dataset)
-    assert name != run_name(changed(base, {"run.seed": 2}), dataset)
-    assert name != run_name(changed(base, {"engine.name": "deepspeed", "engine.deepspeed_config": "/data/x"}), dataset)
-    assert name != run_name(base, DatasetConfig(name="other"))
 
 
 def test_the_image_is_new_when_a_file_that_enters_it_changes(tmp_path: Path) -> None:
@@ -138,9 +125,9 @@ def test_four_keys_fetch_the_model_and_prepare_with_its_tokenizer() -> None:
     words = prepare["args"]
     assert words[words.index("--tokenizer") + 1] == weights
     assert words[words.index("--input") + 1] == "/data/chats.jsonl"
-    training = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["args"]
-    folder = words[words.index("--output") + 1]
-    assert {"task=finetune", "adapter.kind=lora", f"model.name={weights}", f"data.directory={folder}"} <= {*training}
+    found, folder = trained(stack), words[words.index("--output") + 1]
+    assert (found.task, found.adapter.kind, found.model.name) == ("finetune", "lora", weights)
+    assert found.data.directory == folder
     assert stack.outputs["runDirectory"].startswith("/data/runs/chat-")
 
 
@@ -149,8 +136,7 @@ def test_a_teacher_is_fetched_to_where_the_trainers_look_for_it() -> None:
     teacher = {"task": "distillation", "distillation": {"teacher": "distilgpt2"}, "model": {}, "adapter": {}}
     stack = finetuned(training=teacher, workers={"memoryGib": 8})
     (fetch,) = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]["initContainers"]
-    arguments = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert f"distillation.teacher={fetch['args'][-1]}" in arguments
+    assert trained(stack).distillation.teacher == fetch["args"][-1]
 
 
 @pytest.mark.usefixtures("local_kubeconfig")
@@ -210,44 +196,3 @@ def test_only_a_folder_that_the_stack_file_did_not_ask_for_is_warned_of(monkeypa
     assert told == []
     tell_new_folders(parse(values, "local"), values, {**built, ASKED: digest_of(values)})
     assert len(told) == 2, "the same file: a newer program repeats what it did"
-
-
-def test_the_trainer_accepts_every_argument_that_the_job_gives_it() -> None:
-    """What it loads is what the stack has, whether a value is the task's default or not."""
-    text = TrainingConfig(steps=20, compile="true", metrics=Metrics(tensorboard=False), run=Run(seed=2))
-    asked = checked({"task": "question_answering", "optimizer": {"weightDecay": 0.1}}, Problems())
-    for training in (text, asked):
-        final = placed(training, "/data/datasets/x", "/data/runs/y", "amx_bf16")
-        assert load(arguments(final)) == final
-        assert final.run.directory == "/data/runs/y"
-        assert final.require_capability == "amx_bf16"
-    assert final.evaluation.every == 500, "the task's"
-    asked = changed(text, {"require_capability": "avx512_bf16"})
-    assert placed(asked, "/data/datasets/x", "/data/runs/y", "amx_bf16").require_capability == "avx512_bf16"
-
-
-#: Another value of each setting that is a choice.
-CHOICES = {
-    "task": "finetune",
-    "precision": "fp32",
-    "compile": "true",
-    "model.preset": "tiny",
-    "adapter.kind": "lora",
-    "data.verify": "always",
-    "optimizer.name": "muon",
-    "optimizer.schedule": "linear",
-    "engine.name": "fsdp",
-    "engine.zero_stage": 2,
-    "communication.compression": "bf16",
-}
-
-
-def test_every_setting_of_the_training_reaches_the_workers() -> None:
-    other = {bool: True, int: 7, float: 0.25, str: "x"}
-    for key, value in flat(TrainingConfig()).items():
-        near = CHOICES.get(key, value is not True and other[type(value)])
-        change = {key: near} | ({"steps": 0} if key == "epochs" else {})  # one takes the other's place
-        told = [text.partition("=")[0] for text in arguments(changed(TrainingConfig(), change))]
-        assert key in told
-        # These two come with defaults of their own.
-        assert told == [key] or key in ("task", "adapter.kind")

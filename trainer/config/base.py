@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
@@ -32,6 +33,21 @@ class Section(BaseModel):
     )
 
 
+@dataclass(frozen=True)
+class Effect:
+    """Marks a key, or a section for its keys without a mark, by what another value does to a run in progress."""
+
+    text: str = ""
+    """What is said where a run resumes with another value; empty: nothing."""
+    mathematical: bool = True
+    """Whether another value makes another run, in a folder of its own; so it is of a key without a mark."""
+
+
+#: Another value changes speed, limits or output: a run that ran out of memory continues in its folder with a smaller
+#: micro-batch.
+NO_MATHEMATICS = Effect(mathematical=False)
+
+
 S = TypeVar("S", bound=Section)
 
 
@@ -50,6 +66,30 @@ def keys_of(section: type[Section], spell: Callable[[str], str] = str, path: str
         key, inner = f"{path}{spell(name)}", section_of(field.annotation)
         found |= keys_of(inner, spell, f"{key}.") if inner else {key: field}
     return found
+
+
+def effects_of(section: type[Section], path: str = "", above: Effect = Effect()) -> dict[str, Effect]:
+    """The effect of every key of a section and its subsections."""
+    found: dict[str, Effect] = {}
+    for name, field in section.model_fields.items():
+        own = next((mark for mark in field.metadata if isinstance(mark, Effect)), above)
+        inner = section_of(field.annotation)
+        found |= effects_of(inner, f"{path}{name}.", own) if inner else {f"{path}{name}": own}
+    return found
+
+
+def flat(values: Mapping[str, Any], start: str = "") -> dict[str, Any]:
+    """Nested values by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= flat(value, f"{start}{key}.") if isinstance(value, Mapping) else {f"{start}{key}": value}
+    return found
+
+
+def mathematics(section: Section) -> dict[str, Any]:
+    """The values that make a run what it is, defaults included, by dotted key."""
+    effects = effects_of(type(section))
+    return {key: value for key, value in flat(section.model_dump(mode="json")).items() if effects[key].mathematical}
 
 
 class Problems:

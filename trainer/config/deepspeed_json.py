@@ -31,6 +31,9 @@ DEPRECATED = {
 }
 """Keys of zero_optimization that DeepSpeed has replaced -> the new key, and its value for `true`."""
 
+SAID = ("optimizer.", "engine.zero_stage", "micro_batch", "precision", "communication.compression")
+"""Beginnings of the settings that a file may give."""
+
 
 @dataclass(frozen=True)
 class Meaning:

@@ -13,10 +13,11 @@ from typing import Any
 
 import yaml
 
-from trainer.config import deepspeed_json, rules
+from trainer.config import base, deepspeed_json, rules
 from trainer.config.base import Problems, keys_of, merge, named, validated
+from trainer.config.base import mathematics as mathematics
 from trainer.config.paths import expanded
-from trainer.config.settings import Adapter, Config
+from trainer.config.settings import Config
 from trainer.config.values import kind, read_yaml, typed
 from trainer.errors import UserError, one_line
 
@@ -26,7 +27,7 @@ EXAMPLES = Path(__file__).parent / "examples"
 
 def flat(config: Config) -> dict[str, Any]:
     """Every setting by its dotted key."""
-    return _flat(config.model_dump())
+    return base.flat(config.model_dump())
 
 
 def checked(given: Any, problems: Problems) -> Config:
@@ -75,22 +76,12 @@ def with_deepspeed_file(given: dict[str, Any], problems: Problems) -> dict[str, 
     theirs = deepspeed_json.read(path, problems.lines, problems.path(("engine", "deepspeed_config"))).settings
     both = merge(given, nested(theirs))
     ours, final = (flat(checked(values, Problems())) for values in (given, both))
-    for key in theirs.keys() & _flat(given).keys():
+    for key in theirs.keys() & base.flat(given).keys():
         if ours[key] != final[key]:
             text = f"{typed(ours[key])} was given, but {deepspeed_json.display_path(path)} says {typed(final[key])}"
             text += "; make them equal or give only one"
             problems.add(tuple(key.split(".")), text)
     return both
-
-
-def arguments(config: Config) -> list[str]:
-    """The arguments for `load` that give this configuration: key=value where it differs from the task's defaults."""
-    defaults = flat(Config(task=config.task, adapter=Adapter(kind=config.adapter.kind), epochs=config.epochs))
-    named = {"task": config.task, "adapter.kind": config.adapter.kind, "epochs": config.epochs}
-    plain = flat(Config())
-    differing = {key: value for key, value in named.items() if value != plain[key]}
-    differing |= {key: value for key, value in flat(config).items() if value != defaults[key]}
-    return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in differing.items()]
 
 
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -115,21 +106,24 @@ def with_steps(config: Config, epochs_a_step: float) -> Config:
     return changed(config, {"steps": steps, "epochs": 0})
 
 
-def resolved(config: Config) -> str:
-    """The whole configuration as YAML, as stored in each checkpoint."""
-    return yaml.safe_dump(config.model_dump(), sort_keys=False)
+def resolved(config: Config, unread: bool = False) -> str:
+    """The whole configuration as YAML, as the pods of a stack get it, and as stored in each checkpoint.
+
+    unread: its DeepSpeed file is first read where this text is loaded: what it may say is left to it, where it has its
+    default.
+    """
+    values = config.model_dump()
+    if unread:
+        kinds = {"task": config.task, "adapter": {"kind": config.adapter.kind}, "epochs": config.epochs}
+        default, given = flat(Config.model_validate(kinds)), flat(config)
+        open_ = {key for key in given if key.startswith(deepspeed_json.SAID) and given[key] == default[key]}
+        values = nested({key: value for key, value in given.items() if key not in open_})
+    return yaml.safe_dump(values, sort_keys=False)
 
 
 def stored(text: str) -> dict[str, Any]:
     """The settings that `resolved` wrote, by dotted key."""
-    return _flat(yaml.safe_load(text))
-
-
-def _flat(nested: Mapping[str, Any], start: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in nested.items():
-        found |= _flat(value, f"{start}{key}.") if isinstance(value, Mapping) else {f"{start}{key}": value}
-    return found
+    return base.flat(yaml.safe_load(text))
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

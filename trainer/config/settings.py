@@ -8,7 +8,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from trainer.config.addresses import address
-from trainer.config.base import Free, Section, merge
+from trainer.config.base import NO_MATHEMATICS, Effect, Free, Section, merge
 from trainer.config.paths import expanded
 from trainer.config.presets import PRESETS
 from trainer.config.values import shown
@@ -52,6 +52,17 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
+_ORDER = "the order of the data changes; in this epoch some windows come twice, others not"
+_COMPARED = "validation losses cannot be compared with earlier ones"
+CURVE = Effect("the learning rate continues on another curve")
+FRESH = Effect("the optimizer's state begins afresh where it does not fit")
+UPDATES = Effect("the next updates differ from the earlier ones")
+OBJECTIVE = Effect("the training loss is defined differently from here on")
+WINDOWS = Effect(f"the windows change, and their order; {_COMPARED}")
+VALIDATION = Effect(_COMPARED, mathematical=False)
+ANSWERS = Effect("exact match and F1 cannot be compared with earlier ones", mathematical=False)
+
+
 class Settings(Section):
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
@@ -65,7 +76,7 @@ class Model(Settings):
     folder, or a run or checkpoint of trainyard."""
     config: Place = ""
     """A config.json of transformers, to train a model of that shape from scratch."""
-    checkpointing: bool = False
+    checkpointing: Annotated[bool, NO_MATHEMATICS] = False
     """Recompute each layer's activations in the backward pass instead of keeping them: a third more time, a fraction
     of the memory."""
 
@@ -80,66 +91,68 @@ class Adapter(Settings):
     """none | lora: train the whole model, or small matrices beside its frozen layers (LoRA, arXiv 2106.09685)."""
     rank: Positive = 16
     """The rank of the adapter's matrices."""
-    alpha: Above0 = 32.0
+    alpha: Annotated[Above0, Effect("the adapter has another part in the model from here on")] = 32.0
     """The product of the adapter's matrices is scaled by alpha / rank."""
-    dropout: Decay = 0.0
+    dropout: Annotated[Decay, UPDATES] = 0.0
     """The fraction of a layer's input that is hidden from the adapter, drawn anew at each pass."""
     targets: str = "all-linear"
     """Layers that get an adapter: all-linear, or comma-separated names such as q_proj,v_proj."""
 
 
 class Data(Settings):
-    directory: Place = ""
+    directory: Annotated[Place, Effect(_ORDER, mathematical=False)] = ""
     """Folder with the shards and index.json of `python -m trainer.prepare`. Required, except for question answering."""
-    verify: Literal["auto", "always", "never"] = "auto"
+    verify: Annotated[Literal["auto", "always", "never"], NO_MATHEMATICS] = "auto"
     """auto | always | never: verify the checksum of every shard at the start. auto: of data up to 1 GB."""
 
 
 class Run(Settings):
-    directory: Place = ""
+    directory: Annotated[Place, NO_MATHEMATICS] = ""
     """Folder for checkpoints, metrics and DONE, on storage that every worker mounts. Required."""
-    seed: Natural = 1337
+    seed: Annotated[Natural, Effect(_ORDER)] = 1337
     """Determines the initial weights and the order of the data."""
-    collective_timeout_seconds: Positive = 120
+    collective_timeout_seconds: Annotated[Positive, NO_MATHEMATICS] = 120
     """How long a worker waits for its peers in one collective before it considers them lost."""
 
 
 class Optimizer(Settings):
-    learning_rate: Above0 = 6e-4
+    learning_rate: Annotated[Above0, CURVE] = 6e-4
     """Peak value. 6e-4 is GPT-3's for 124M parameters (arXiv 2005.14165, table 2.1)."""
-    name: Literal["adamw", "muon"] = "adamw"
+    name: Annotated[Literal["adamw", "muon"], FRESH] = "adamw"
     """adamw | muon: torch.optim.Muon for the hidden matrices, AdamW for the rest."""
-    warmup_steps: Natural = 100
+    warmup_steps: Annotated[Natural, CURVE] = 100
     """Updates over which the rate rises from 0 to its peak: linearly, except with warmup_decay_log."""
-    schedule: Literal["cosine", "linear", "constant", "wsd", "warmup_decay_log", "warmup_decay_linear"] = "cosine"
+    schedule: Annotated[
+        Literal["cosine", "linear", "constant", "wsd", "warmup_decay_log", "warmup_decay_linear"], CURVE
+    ] = "cosine"
     """Schedule after the warm-up: cosine | linear | constant | wsd (constant, then a linear decay) | warmup_decay_log |
     warmup_decay_linear (DeepSpeed's WarmupDecayLR with each of its warm-ups; both end at 0)."""
-    schedule_steps: Natural = 0
+    schedule_steps: Annotated[Natural, CURVE] = 0
     """Updates until the decay ends. 0: steps."""
-    final_fraction: Fraction = 0.1
+    final_fraction: Annotated[Fraction, CURVE] = 0.1
     """Final rate of cosine, linear and wsd, as a fraction of learning_rate."""
-    decay_fraction: Fraction = 0.2
+    decay_fraction: Annotated[Fraction, CURVE] = 0.2
     """Fraction of the steps after the warm-up in which wsd decays."""
-    weight_decay: From0 = 0.1
+    weight_decay: Annotated[From0, UPDATES] = 0.1
     """Weight decay of matrices; biases and norms have none."""
-    beta1: Decay = 0.9
+    beta1: Annotated[Decay, UPDATES] = 0.9
     """AdamW's decay rate of the gradient's mean."""
-    beta2: Decay = 0.95
+    beta2: Annotated[Decay, UPDATES] = 0.95
     """AdamW's decay rate of the gradient's square."""
-    epsilon: Above0 = 1e-8
+    epsilon: Annotated[Above0, UPDATES] = 1e-8
     """AdamW's epsilon, added to the root of the mean square of the gradient."""
-    clip: From0 = 1.0
+    clip: Annotated[From0, UPDATES] = 1.0
     """Largest norm of the whole gradient. 0: no clipping."""
-    skipped_steps_limit: Positive = 20
+    skipped_steps_limit: Annotated[Positive, NO_MATHEMATICS] = 20
     """The training ends after this many consecutive steps without a finite gradient and keeps the last good checkpoint.
     fp16 begins with a few: its loss scale starts high and halves at each."""
 
 
 class Engine(Settings):
-    name: Literal["ddp", "deepspeed", "fsdp"] = "ddp"
+    name: Annotated[Literal["ddp", "deepspeed", "fsdp"], NO_MATHEMATICS] = "ddp"
     """ddp | deepspeed | fsdp: what each worker holds. ddp: everything; deepspeed: a shard of the optimizer's state;
     fsdp: a shard of the weights, the gradients and the optimizer's state."""
-    zero_stage: Annotated[Natural, Field(ge=1, le=2)] = 1
+    zero_stage: Annotated[Natural, Field(ge=1, le=2), NO_MATHEMATICS] = 1
     """1 | 2: what DeepSpeed shards among the workers: the optimizer's state, or the gradients too."""
     deepspeed_config: Annotated[str, AfterValidator(_unless_json)] = ""
     """A DeepSpeed JSON file; in a stack, a path relative to Pulumi.yaml or under /data. Its optimizer, scheduler and
@@ -150,14 +163,14 @@ class Communication(Settings):
     compression: Literal["auto", "none", "bf16", "fp16"] = "auto"
     """auto | none | bf16 | fp16: the type in which gradients are sent; 16 bits halve the bytes. auto: bf16 between
     accelerators that do not compute in fp32; else none."""
-    bucket_megabytes: Positive = 25
+    bucket_megabytes: Annotated[Positive, NO_MATHEMATICS] = 25
     """Size of a gradient bucket; buckets are exchanged while the backward pass goes on."""
 
 
 class Evaluation(Settings):
     every: Natural = 250
     """Steps between two evaluations. 0: only before the first step and after the last."""
-    batches: Positive = 32
+    batches: Annotated[Positive, VALIDATION] = 32
     """Validation micro-batches in each evaluation: the same ones each time."""
     prompt: Annotated[str, Free()] = "The"
     """Prompt of the text sample in DONE."""
@@ -206,31 +219,31 @@ Questions = Annotated[str, AfterValidator(_source)]
 
 
 class Distillation(Settings):
-    teacher: Place = ""
+    teacher: Annotated[Place, OBJECTIVE] = ""
     """The model to learn from: a Hugging Face folder or name, or a run or checkpoint of trainyard, with the same tokens
     as the data. Required by task=distillation."""
-    temperature: Above0 = 2.0
+    temperature: Annotated[Above0, OBJECTIVE] = 2.0
     """Temperature that softens both distributions before they are compared. 1: not at all."""
-    alpha: Fraction = 0.5
+    alpha: Annotated[Fraction, OBJECTIVE] = 0.5
     """The teacher's weight in the loss; the text's is 1 - alpha."""
     student_from_teacher: bool = False
     """Begin with layers of the teacher (0, 2, 4, 7, 9 and 11 of 12, as in DistilGPT-2) instead of fresh weights."""
 
 
 class QuestionAnswering(Settings):
-    train: Questions = ""
+    train: Annotated[Questions, Effect(_ORDER)] = ""
     """Questions to learn from: a SQuAD JSON file (v1.1 or v2), local or at any URL, or hf:squad."""
-    validation: Questions = ""
+    validation: Annotated[Questions, VALIDATION] = ""
     """Validation questions, in the same form; hf:squad means its validation split."""
-    validation_examples: Natural = 0
+    validation_examples: Annotated[Natural, VALIDATION] = 0
     """How many validation questions to ask, evenly spread. 0: all."""
-    document_stride: Natural = 128
+    document_stride: Annotated[Natural, WINDOWS] = 128
     """Tokens by which the windows of a long text overlap."""
-    question_tokens: Positive = 64
+    question_tokens: Annotated[Positive, WINDOWS] = 64
     """Longer questions are cut to this."""
-    answer_tokens: Positive = 30
+    answer_tokens: Annotated[Positive, ANSWERS] = 30
     """Tokens in the longest answer."""
-    null_threshold: float = 0.0
+    null_threshold: Annotated[float, ANSWERS] = 0.0
     """v2: margin by which "no answer" must outscore the best answer."""
 
 
@@ -242,24 +255,26 @@ class Config(Settings):
     task: Literal["language_model", "finetune", "distillation", "question_answering"] = "language_model"
     """language_model | finetune | distillation | question_answering: learn to continue text, to answer as in given
     conversations, to imitate a teacher, or to find answers in a text."""
-    steps: Natural = 1000
+    steps: Annotated[Natural, CURVE] = 1000
     """Optimizer steps of the whole run, however often it is interrupted."""
     epochs: From0 = 0.0
     """Passes over the training data, in place of steps, which then follow from the size of the prepared data. 0: give
     steps."""
-    tokens_per_step: Positive = 524_288
+    tokens_per_step: Annotated[Positive, Effect(f"{_ORDER}; the batch has another size")] = 524_288
     """Tokens in one optimizer step, the same for any number of workers, so that the mathematics stays the same."""
-    sequence_length: Annotated[Positive, Field(ge=2)] = 1024
+    sequence_length: Annotated[Positive, Field(ge=2), Effect(_ORDER)] = 1024
     """Tokens in one training window."""
-    micro_batch: Size = 0
+    micro_batch: Annotated[Size, NO_MATHEMATICS] = 0
     """Windows in one forward pass on one worker. 0 or auto: as many as fit the accelerator's memory, up to 32,768
     tokens; at most 8 on a CPU, and 8 in question answering and distillation."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], Effect("losses differ from here on by rounding")] = (
+        "auto"
+    )
     """auto | fp32 | bf16 | fp16. auto: by the hardware. Optimizer state and weights stay fp32."""
-    compile: Switch = "auto"
+    compile: Annotated[Switch, NO_MATHEMATICS] = "auto"
     """auto | true | false: torch.compile the model. auto: on accelerators. It costs half a minute before the first step
     of a run; later workers find the compiled code in the run directory."""
-    require_capability: str = ""
+    require_capability: Annotated[str, NO_MATHEMATICS] = ""
     """CPU flag that every node must have, such as amx_bf16: a node without it ends the run, instead of training at a
     tenth of the speed. Empty: any CPU."""
     model: Model = Model()
@@ -276,11 +291,11 @@ class Config(Settings):
     """How the training state is divided among the workers."""
     communication: Communication = Communication()
     """How workers exchange gradients."""
-    evaluation: Evaluation = Evaluation()
+    evaluation: Annotated[Evaluation, NO_MATHEMATICS] = Evaluation()
     """The validation loss."""
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: Annotated[Checkpoint, NO_MATHEMATICS] = Checkpoint()
     """When checkpoints are written and how many are kept."""
-    metrics: Metrics = Metrics()
+    metrics: Annotated[Metrics, NO_MATHEMATICS] = Metrics()
     """What is logged, and where."""
     distillation: Distillation = Distillation()
     """With task distillation: the teacher."""

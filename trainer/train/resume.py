@@ -4,8 +4,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trainer import log
 from trainer.checkpoint.format import (
     CONFIGURATION,
@@ -16,6 +14,7 @@ from trainer.checkpoint.format import (
     say_damaged,
     verify_checkpoint,
 )
+from trainer.config.base import effects_of
 from trainer.config.schema import Config, resolved, stored
 from trainer.errors import UserError
 from trainer.files import read_text
@@ -24,9 +23,8 @@ from trainer.parallel.world import World
 from trainer.tasks.work import Work
 from trainer.train.progress import Progress
 
-_ROWS = yaml.safe_load(Path(__file__).with_name("effects.yaml").read_text("utf-8"))
-EFFECTS: dict[str, str] = {key: row["effect"] for row in _ROWS for key in row["keys"]}
-"""What the change of a setting does to a run in progress, for the settings where it matters."""
+EFFECTS = {key: effect.text for key, effect in effects_of(Config).items() if effect.text}
+"""What the change of a setting does to a run in progress, for the settings where something is said."""
 
 
 def find(run: Path, world: World, config: Config) -> Checkpoint | None:

@@ -255,10 +255,33 @@ def test_pods_of_a_stack_get_what_its_file_says(of_stack: Any, tmp_path: Path) -
     training = of_stack(Z1).training
     assert (training.optimizer.schedule, training.optimizer.schedule_steps) == ("warmup_decay_log", 400_000)
     (tmp_path / "z1-conf.json").unlink()
-    found = config.load(config.arguments(placed(training, "/data/text", "/data/run", None)))
+    file = tmp_path / "training.yaml"
+    file.write_text(config.resolved(placed(training, "/data/text", "/data/run", None)))
+    found = config.load(["--config", str(file)])
     assert (found.optimizer, found.engine) == (training.optimizer, training.engine)
     meaning = deepspeed_json.read(found.engine.deepspeed_config, [])
     assert meaning.sections["zero_optimization"]["reduce_bucket_size"] == 2e8
+
+
+def test_a_file_on_the_volume_says_what_the_stack_leaves_open(tmp_path: Path) -> None:
+    """Nobody knows it before the pods do: a default of the stack does not contradict it, and what is given does."""
+    (tmp_path / "z1.json").write_text(json.dumps(Z1))
+    file = tmp_path / "training.yaml"
+
+    def load(**optimizer: Any) -> config.Config:
+        values = stack_file_values("gcp-a100")
+        values["training"] |= {
+            "engine": {"name": "deepspeed", "deepspeedConfig": "/data/z1.json"},
+            "optimizer": optimizer,
+        }
+        training = placed(parse(values, "gcp-a100").training, "/data/text", "/data/run", None)
+        text = config.resolved(training, unread=True)
+        file.write_text(text.replace("/data/z1.json", str(tmp_path / "z1.json")))
+        return config.load(["--config", str(file)])
+
+    assert load().optimizer.schedule_steps == 400_000
+    with pytest.raises(UserError, match=r"optimizer\.warmup_steps: 200 was given, but .* says 4000"):
+        load(warmupSteps=200)
 
 
 @pytest.mark.parametrize(
