@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from kubernetes.client.exceptions import ApiException
 from cli import CommandError
 from cli.target import Target
 from infra.api_client import api_client
+from trainer.record import Record, of_line
 from workloads.layout import TRAINING as LABEL
 from workloads.scheduling import unscheduled, with_remedy
 
@@ -28,8 +30,10 @@ JOB = "batch.kubernetes.io/job-name="
 STARTED = ("Running", "Succeeded", "Failed")
 STOPPED = "trainyard/stopped"
 """Annotation of a Job that `trainyard stop` has suspended: when. A queue, such as Kueue's, suspends Jobs without it."""
-LOG_LINES = 2000
-"""Lines read from the end of a log: some minutes at one line in ten steps, and every round of most trainings."""
+LOG_LINES = 1000
+"""Lines read from the end of a log for the newest record: beside it libraries may warn by the hundred."""
+AT_ONCE = 16
+"""Logs that are read in parallel."""
 
 
 #: Seconds beyond its grace period after which a deleted pod's kubelet is not just slow.
@@ -162,15 +166,22 @@ class TrainingJob:
         newest = max(alive, key=lambda job: job.get("creationTimestamp") or "", default=None)
         return replace(self, name=newest["name"]) if newest else None
 
-    def log_end(self, pod: str) -> str:
-        """The end of a pod's log with time stamps; empty when it cannot be read (its node is gone)."""
-        try:
-            answer: Any = self.core.read_namespaced_pod_log(
-                pod, self.namespace, tail_lines=LOG_LINES, timestamps=True, _preload_content=False, _request_timeout=10
-            )
-            return answer.data.decode(errors="replace")
-        except (ApiException, urllib3.exceptions.HTTPError):
-            return ""
+    def records(self, pods: list[dict[str, Any]]) -> dict[str, Record]:
+        """Pod -> the newest record in the end of its log, where it has one and its node still answers."""
+
+        def look(pod: str) -> Record | None:
+            try:
+                answer: Any = self.core.read_namespaced_pod_log(
+                    pod, self.namespace, tail_lines=LOG_LINES, _preload_content=False, _request_timeout=10
+                )
+                text = answer.data.decode(errors="replace")
+            except (ApiException, urllib3.exceptions.HTTPError):
+                return None
+            return next(filter(None, map(of_line, reversed(text.split("\n")))), None)
+
+        names = [pod["metadata"]["name"] for pod in started(pods)]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return {name: found for name, found in zip(names, pool.map(look, names), strict=True) if found}
 
 
 def node_kinds(core: client.CoreV1Api) -> dict[str, str]:

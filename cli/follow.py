@@ -32,11 +32,12 @@ from cli.cluster import (
     why_waiting,
 )
 from cli.logs import lines
-from cli.progress import LONGEST, Board, figures, time_to_go
+from cli.progress import LONGEST, Board, time_to_go
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, is_local
 from cli.words import left
 from trainer.contract import EXIT_DONE, EXIT_FATAL
 from trainer.plain import counted, plain
+from trainer.record import figures
 from workloads.layout import DATA
 from workloads.scheduling import waiting
 
@@ -106,7 +107,9 @@ class JobWatch:
         self._lost: set[str] = set()
         """Pods whose end was told."""
         self._running: dict[str, str] = {}
-        """Pod that ran -> its worker."""
+        """Pod that ran -> its worker's number."""
+        self._members: set[str] = set()
+        """Workers that were in a round."""
         self._newest: dict[str, str] = {}
         """Pod -> time stamp of its newest line."""
 
@@ -170,20 +173,22 @@ class JobWatch:
         self._silent = silent
 
     def _tell_lost(self, board: Board, pods: list[dict[str, Any]]) -> None:
-        """Say which workers are lost: their logs end without a word."""
+        """Say which workers have gone, where their own logs do not: how their pods ended, or that these are gone."""
+        self._members |= board.record.members.keys()
         for pod in (pod for pod in pods if index(pod) >= 0):
-            name, who = pod["metadata"]["name"], f"worker {index(pod)}"
+            name, number = pod["metadata"]["name"], str(index(pod))
             for end in ends(pod) if name not in self._lost else []:
                 self._lost.add(name)
                 said = str(record_of(end).get("message") or end.get("reason") or "")
-                if end["exitCode"] and (text := left(who, end["exitCode"], said)):
+                if end["exitCode"] and (text := left(f"worker {number}", end["exitCode"], said)):
                     board.print(text, "yellow")
             if pod["status"].get("phase") == "Running":
-                self._running[name] = who
+                self._running[name] = number
         for name in self._running.keys() - {pod["metadata"]["name"] for pod in pods}:
-            who = self._running.pop(name)
+            number = self._running.pop(name)
             if name not in self._lost:
-                board.print(f"{who} was lost: its pod is gone", "yellow")
+                took = "" if number in self._members else "; it took part in no round"
+                board.print(f"the pod of worker {number} is gone{took}", "yellow")
 
     def _tell_waiting(self, board: Board, text: str) -> None:
         """Say once which workers wait while others train."""

@@ -18,10 +18,10 @@ from cli import CommandError
 from cli.cluster import LOG_LINES, STOPPED, GoneError, TrainingJob, asking, end_of, pods_of, workers
 from cli.follow import outcome
 from cli.logs import lines
-from cli.progress import parse_logfmt
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, run
 from infra.stackfiles import object_name
 from trainer.plain import plain
+from trainer.record import newest, of_line
 from workloads.custom_resources import KUBEFLOW_VERSION
 
 #: Seconds beyond a pod's grace until one that has not left is reported: its node may be lost.
@@ -61,15 +61,14 @@ def _stop(target: Target, kubeconfig: str | None) -> None:
     if (end := end_of(found)).get("type") in ("Complete", "Failed"):
         _say(f"{job.name}: it had ended: {_told(end)}")
         return
-    events = [parse_logfmt(line) for line in logs]
-    told = [each for each in events if each.get("event") in ("checkpoint", "checkpoint_failed")]
-    last = told[-1] if told else {}
-    if last.get("event") == "checkpoint_failed":
+    last = newest(map(of_line, logs))
+    if last.state in ("terminated", "restarting") and last.message:
         raise CommandError(
-            f"{job.name}: stopped, but its last checkpoint could not be written ({last.get('reason')}), so the steps "
-            f"since the one before are lost; to go on: {target.resume}"
+            f"{job.name}: stopped, but {last.message}, so the steps since the one before are lost; to go on: "
+            f"{target.resume}"
         )
-    where = f"at step {last['step']}, which is saved" if "step" in last else "before its first checkpoint"
+    saved = last.checkpoint is not None
+    where = f"at step {last.checkpoint}, which is saved" if saved else "before its first checkpoint"
     _say(f"{job.name}: stopped {where}; to go on: {target.resume}")
 
 

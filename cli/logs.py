@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -11,9 +11,9 @@ import typer
 from cli import CommandError
 from cli.cluster import TrainingJob, asking, index, started
 from cli.progress import LONGEST
-from cli.state import first_pod
 from cli.target import Kubeconfig, RunningStack, TrainingName, target_of
 from trainer.plain import plain
+from trainer.record import PREFIX, Record
 
 
 def logs(
@@ -26,11 +26,12 @@ def logs(
     target = target_of(stack, training)
     job = TrainingJob.of(target, kubeconfig)
     _, pods = job.read()
-    name = choose(started(pods), pod, job.log_end)
+    name = choose(started(pods), pod, job.records)
     with asking(f"the log of {name}"):
         answer: Any = job.core.read_namespaced_pod_log(name, target.namespace, follow=follow, _preload_content=False)
         for line in lines(answer.stream(decode_content=True)):
-            print(plain(line), end="", flush=True)
+            if not line.startswith(PREFIX):  # for programs; `trainyard status` shows it
+                print(plain(line), end="", flush=True)
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[str]:
@@ -46,8 +47,13 @@ def lines(chunks: Iterable[bytes]) -> Iterator[str]:
     yield text + decoder.decode(b"", final=True)
 
 
-def choose(pods: list[dict[str, Any]], wanted: int | None, read: Any) -> str:
-    """Choose the newest pod of index `wanted`; without one, that of rank 0, else the newest. Raises CommandError."""
+def choose(
+    pods: list[dict[str, Any]], wanted: int | None, records: Callable[[list[dict[str, Any]]], dict[str, Record]]
+) -> str:
+    """Choose the newest pod of index `wanted`; without one, that of rank 0, which writes the record, else the newest.
+
+    Raises CommandError.
+    """
     pods = sorted(pods, key=lambda pod: pod["metadata"].get("creationTimestamp") or "")
     if wanted is not None:
         there = {index(pod): pod["metadata"]["name"] for pod in pods}
@@ -57,7 +63,5 @@ def choose(pods: list[dict[str, Any]], wanted: int | None, read: Any) -> str:
         return there[wanted]
     if not pods:
         raise CommandError("no pod has started yet; `trainyard status` says what they wait for")
-    return (
-        first_pod(pods, {pod["metadata"]["name"]: read(pod["metadata"]["name"]) for pod in pods})
-        or (pods[-1]["metadata"]["name"])
-    )
+    found = records(pods)
+    return max(found, key=lambda name: found[name].updated, default=pods[-1]["metadata"]["name"])

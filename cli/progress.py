@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 import shlex
 import time
 from collections import deque
@@ -26,6 +26,7 @@ from rich.text import Text
 
 from cli.words import sentence
 from trainer.plain import counted, plain
+from trainer.record import Record, of_line
 
 #: Seconds between two lines without a terminal to redraw.
 PLAIN_SECONDS = 15.0
@@ -40,13 +41,8 @@ STARTING = "the pods start Python and load the model"
 COMPILING = "compiling the model; the first time takes a minute or more"
 FIRST_STEPS = "the first evaluation and the first steps"
 
-#: Figures that commands show, by their type. Fractions beyond LARGEST, infinities and NaN are none.
-WHOLE = ("step", "steps", "world_size", "round", "rank")
-FRACTIONS = (
-    *("loss", "validation_loss", "initial_validation_loss", "bits_per_byte", "f1", "exact_match"),
-    *("tokens_per_second", "eta_seconds", "updated"),
-)
-LARGEST = 1e15
+#: A library's own warning: Python's, or torch's from C++ ([W1128 ...) and from its logger (W1128 ...).
+WARNING = re.compile(r"warn|^(\[rank\d+\]: ?)?\[?W\d{4} ", re.IGNORECASE)
 
 
 class Flow(Progress):
@@ -94,6 +90,10 @@ class Board:
         self.console, self._raw = console or Console(), raw
         self._told: deque[str] = deque(maxlen=8)
         """What the events said: all pods say the same of a round."""
+        self._warnings = 0
+        """Lines in which a library warns: torch alone writes dozens on a loaded machine."""
+        self.record = Record()
+        """The newest that was shown."""
         self.validation: str = ""
         self.doing = STARTING
         self.shown = ""
@@ -119,6 +119,8 @@ class Board:
     ) -> None:
         if self._progress:
             self._progress.stop()
+        if self._warnings:
+            self.print(f"{counted(self._warnings, 'warning')} of libraries; `trainyard logs` has the text", "dim")
 
     def look(self, waiting: str) -> None:
         """Show that it goes on; call it each second. `waiting`: why no pod runs; empty once one does."""
@@ -144,18 +146,32 @@ class Board:
         )
 
     def line(self, pod: str, line: str) -> None:
+        if (found := of_line(line)) is not None:
+            self._show(found)
+            return
         fields = parse_logfmt(line)
-        known = figures(fields)
         if fields.get("event") in ("compile", "compiled"):
             self.doing = COMPILING if fields.get("compile") == "true" else FIRST_STEPS
-        if "validation_loss" in known and "event" not in fields:
-            self.validation = validation_text(known)
         if "event" in fields and fields["event"] != "done":
             self._say(pod, line) if self._raw else self.tell(sentence(pod, fields))
-        elif known.keys() >= {"loss", "step", "steps", "tokens_per_second", "eta_seconds"}:
-            self._step(known)
-        elif "error" in line.lower() or "warning" in line.lower():
+        elif not fields and WARNING.search(line) and not self._raw:
+            self._warnings += 1
+        elif not fields and ("error" in line.lower() or WARNING.search(line)):
             self._say(pod, line)
+
+    def _show(self, found: Record) -> None:
+        """Show what is new in a record."""
+        if found.updated < self.record.updated:
+            return  # of a pod whose log is read late
+        before, self.record, known = self.record, found, found.figures
+        if found.round != before.round:
+            size = known.get("world_size", 0)
+            self.tell(f"round {found.round} begins with {counted(size, 'process', 'processes')}")
+        if "validation_loss" in known:
+            self.validation = validation_text(known)
+        new = (found.round, found.times.get("loss")) != (before.round, before.times.get("loss"))
+        if new and known.keys() >= {"loss", "step", "steps", "tokens_per_second", "eta_seconds"}:
+            self._step(known)
 
     def _step(self, known: dict[str, Any]) -> None:
         step, steps = known["step"], known["steps"]
@@ -174,27 +190,12 @@ class Board:
 
     def tell(self, text: str) -> None:
         """Print an event, unless it was told already."""
-        if text not in self._told:
+        if text and text not in self._told:
             self._told.append(text)
             self.print(text, "dim")
 
     def _say(self, pod: str, line: str) -> None:
         self.print(f"{pod}: {line}", "dim")
-
-
-def figures(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The known figures of a record that anybody may have written: those that are numbers of their type."""
-    found = {name: _number(fields.get(name)) for name in (*WHOLE, *FRACTIONS)}
-    whole = {name: int(value) for name, value in found.items() if name in WHOLE and value is not None and value >= 0}
-    return whole | {name: value for name, value in found.items() if name in FRACTIONS and value is not None}
-
-
-def _number(value: Any) -> float | None:
-    try:
-        number = float(value) if isinstance(value, int | float | str) else math.nan
-    except (ValueError, OverflowError):
-        return None
-    return number if abs(number) < LARGEST else None
 
 
 def validation_text(known: Mapping[str, Any]) -> str:

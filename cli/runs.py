@@ -17,7 +17,7 @@ from rich.text import Text
 
 from cli import CommandError
 from cli.cluster import TrainingJob
-from cli.progress import age, figures
+from cli.progress import age
 from cli.reach import transfer
 from cli.target import Kubeconfig, RunningStack, targets_of
 from cli.transfer import Volume
@@ -25,6 +25,7 @@ from cli.volume import ask, show, size, users
 from cli.volume_survey import UNREADABLE
 from trainer.contract import COMPILING_SECONDS, STALE_SECONDS, checkpoint_step
 from trainer.plain import plain
+from trainer.record import figures
 from workloads.layout import DATA, run_folder
 
 
@@ -48,7 +49,7 @@ class Run:
     name: str
     state: str
     figures: dict[str, Any]
-    """Those of cli.progress.figures."""
+    """Those of trainer.record.figures."""
     bytes: int
     age: float | None
     """Seconds since its figures were written, by the cluster's clock; None: nobody knows."""

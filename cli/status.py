@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli import CommandError
-from cli.cluster import GoneError, TrainingJob, node_kinds, record, silence, started
+from cli.cluster import GoneError, TrainingJob, node_kinds, silence
 from cli.progress import age, time_to_go, validation_text
 from cli.runs import AsJson
 from cli.state import State, state
@@ -30,6 +30,8 @@ from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, n
 from cli.volume import WIDE
 from trainer.contract import STATUS
 from trainer.plain import counted, plain
+from trainer.record import Record, newest
+from trainer.record import read as read_record
 from workloads.layout import DATA
 
 INCIDENTS = 12
@@ -119,8 +121,11 @@ def read(target: Target, kubeconfig: str | None = None) -> State:
     """Ask the cluster. Raises CommandError."""
     job = TrainingJob.of(target, kubeconfig)
     found, pods = job.read()
-    logs = {pod["metadata"]["name"]: job.log_end(pod["metadata"]["name"]) for pod in started(pods)}
-    return state(found, pods, logs, status_file(target), "" if pods else job.refusal(), job.silent_nodes(pods))
+    record = newest([status_file(target), *job.records(pods).values()])
+    known = state(found, pods, record, "" if pods else job.refusal(), job.silent_nodes(pods))
+    if known.condition == "Complete" and (folder := run_here(target)) and not folder.exists():
+        return dataclasses.replace(known, condition="Complete, run removed")
+    return known
 
 
 def overview(found: list[State], targets: list[Target], now: datetime, width: int = ROOMY) -> Group:
@@ -144,7 +149,7 @@ def overview(found: list[State], targets: list[Target], now: datetime, width: in
         left = time_to_go(figures["eta_seconds"]) if figures.get("eta_seconds") and running else ""
         table.add_row(
             Text(plain(each.training)),
-            Text(plain(word.rstrip(":")), STYLES.get(word[0], "yellow")),
+            Text(plain(word.rstrip(":,")), STYLES.get(word[0], "yellow")),
             step,
             *losses,
             f"{running}/{each.wanted}",
@@ -152,7 +157,7 @@ def overview(found: list[State], targets: list[Target], now: datetime, width: in
             left,
             age((now - told).total_seconds()) if told else "",
         )
-        if why and word not in ("Running", "Complete"):
+        if why and word != "Running":
             lines.append(Text(plain(f"{each.training}: {each.condition}")))
         elif each.nodes and "nodes" not in further:
             lines.append(Text(plain(f"{each.training}: on {_kinds(each)}")))
@@ -164,15 +169,20 @@ def _kinds(found: State) -> str:
     return ", ".join(f"{count} {plain(kind)}" for kind, count in found.nodes.items())
 
 
-def status_file(target: Target) -> dict[str, Any] | None:
-    """The run's status.json, where this machine sees the shared volume."""
+def run_here(target: Target) -> Path | None:
+    """The run's folder, where this machine sees the shared volume."""
     if not target.data_folder or not target.run_directory or not target.run_directory.startswith(f"{DATA}/"):
         return None
+    return Path(target.data_folder + target.run_directory.removeprefix(DATA))
+
+
+def status_file(target: Target) -> Record | None:
+    """The record in status.json, where this machine sees it."""
+    folder = run_here(target)
     try:
-        text = Path(target.data_folder + target.run_directory.removeprefix(DATA), STATUS).read_text("utf-8")
-    except (OSError, ValueError):
+        return read_record(json.loads((folder / STATUS).read_text("utf-8"))) if folder else None
+    except (OSError, ValueError, RecursionError):
         return None
-    return record(text) or None
 
 
 def screen(found: State, target: Target, now: datetime) -> Group:
@@ -189,7 +199,9 @@ def screen(found: State, target: Target, now: datetime) -> Group:
 
 def _head(found: State, target: Target, now: datetime) -> Text:
     end = found.ended or now
-    lasted = f" for {time_to_go((end - found.started).total_seconds())}" if found.started else ""
+    # What has ended took so long; it is not so since then.
+    how = " for " if found.ended is None else ", took " if found.condition.startswith("Complete") else " after "
+    lasted = f"{how}{time_to_go((end - found.started).total_seconds())}" if found.started else ""
     style = STYLES.get(found.condition[0], "yellow")
     text = Text.assemble(
         (plain(found.condition), style), f"{lasted}   {target.namespace}/{found.job} on {target.context}"
@@ -250,19 +262,16 @@ def _silent(found: State, now: datetime) -> Iterator[Text]:
 
 
 def _pods(found: State, now: datetime) -> Table:
-    table = Table("index", "pod", "node", "state", "for", "round", "rank", box=None, padding=(0, 2, 0, 0))
+    table = Table("index", "pod", "node", "state", "for", "rank", box=None, padding=(0, 2, 0, 0))
     for pod in found.pods:
         age = time_to_go((now - pod.since).total_seconds()) if pod.since else ""
-        current = pod.round == found.round and pod.state == "Running"
-        rank = str(pod.rank) if pod.rank is not None and current else ""
         table.add_row(
             str(pod.index),
             Text(plain(pod.name)),
             Text(plain(pod.node)),
             Text(plain(pod.state)),
             age,
-            str(pod.round or ""),
-            rank,
+            "" if pod.rank is None else str(pod.rank),
         )
     return table
 
@@ -270,9 +279,9 @@ def _pods(found: State, now: datetime) -> Table:
 def _incidents(found: State, now: datetime) -> Table:
     hidden = len(found.incidents) - INCIDENTS
     title = "what happened" + (f" ({hidden} earlier ones not shown)" if hidden > 0 else "")
-    table = Table("ago", "pod", title, box=None, padding=(0, 2, 0, 0))
+    table = Table("ago", "who", title, box=None, padding=(0, 2, 0, 0))
     for incident in found.incidents[-INCIDENTS:]:
         table.add_row(
-            time_to_go((now - incident.time).total_seconds()), Text(plain(incident.pod)), Text(plain(incident.cause))
+            time_to_go((now - incident.time).total_seconds()), Text(plain(incident.who)), Text(plain(incident.cause))
         )
     return table

@@ -17,11 +17,12 @@ from rich.text import Text
 
 from cli import CommandError
 from cli.cluster import TrainingJob, as_json, asking, end_of
-from cli.progress import age, figures
+from cli.progress import age
 from cli.reach import SURVEY, transfer
 from cli.target import Kubeconfig, RunningStack, targets_of
 from cli.transfer import LostError, TransferError, Volume, patiently
 from trainer.plain import plain
+from trainer.record import figures
 from workloads.layout import DATA
 
 Place = Annotated[str, typer.Argument(metavar="PATH", help=f"Under {DATA}. Default: {DATA} itself.")]

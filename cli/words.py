@@ -1,12 +1,11 @@
-"""What the trainer logs, in a person's words: `worker 2 was lost (SIGKILL) after step 240`."""
+"""What the trainer logs, in a person's words: `worker 2: a process was lost (SIGKILL) after step 240`."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 
 from trainer.contract import EXIT_RESTART, EXIT_TERMINATED
-from trainer.plain import counted
+from trainer.record import ended, signal_name
 
 #: Event -> its sentence; a field that is missing is left empty. Sources: log.event in trainer/.
 SENTENCES = {
@@ -20,6 +19,7 @@ SENTENCES = {
     "checkpoint_damaged": "a damaged checkpoint is left out: {path} ({reason})",
     "checkpoint_kept": "an old checkpoint could not be deleted: {path} ({reason})",
     "worker_stopped": "{who} stood still for {seconds} s, and is replaced",
+    "new_round": "{who}: a new round: {reason}",
     "peers_lost": "{who} has lost the others ({reason})",
     "step_skipped": "step {step} is left out: {reason}",
     "exchange_slow": "the exchange between workers takes {share} of a step: {advice}",
@@ -37,43 +37,22 @@ class _Known(dict[str, str]):
 
 
 def sentence(pod: str, fields: Mapping[str, str]) -> str:
-    """The sentence for an event of a pod, `pod 2`; an event without one is told field by field."""
+    """The sentence for an event of a pod, `pod 2`; empty for one that the record tells, or that says nothing."""
     event, who = fields.get("event", ""), pod.replace("pod ", "worker ")
     told = {key: value.strip("'\"") for key, value in fields.items() if key != "event"}
-    if event == "round":
-        return f"round {told.get('round', '?')} begins with {_number(told.get('world_size'), 'process', 'processes')}"
+    if event in ("round", "done") or (event == "new_round" and not told.get("reason")):
+        return ""
     if event == "compile":
         verb = "compiles the model" if told.get("compile") == "true" else "does not compile the model"
         return f"{verb} ({told.get('reason', '?')})"
-    if event == "new_round":
-        lost = told.get("lost_members", "0")
-        return "others join or leave: a new round" if lost == "0" else f"{_number(lost, 'worker')} lost: a new round"
     if event == "workers_ended":
-        return _ended(who, told)
+        codes = [int(code) for code in told.get("codes", "").split(",") if code.lstrip("-").isdecimal()]
+        step = told.get("step", "")
+        after = int(step) if step.isdecimal() and len(step) < 10 else None
+        return f"{who}: {ended(codes, told.get('reason') or told.get('codes', ''), after)}"
     if event in SENTENCES:
         return SENTENCES[event].format_map(_Known(told, who=who))
     return f"{event.replace('_', ' ')}: {', '.join(f'{key} {value}' for key, value in told.items())}"
-
-
-def _ended(who: str, told: Mapping[str, str]) -> str:
-    """Why the processes of a worker ended."""
-    codes = [int(code) for code in told.get("codes", "").split(",") if code.lstrip("-").isdecimal()]
-    step = f" after step {told['step']}" if told.get("step", "").isdecimal() else ""
-    if any(code < 0 for code in codes):
-        return f"{who} was lost ({signal_name(-min(codes))}){step}"
-    if codes and set(codes) <= {EXIT_RESTART}:
-        return f"{who} begins again{step}: {told.get('reason', '?')}"
-    if codes and set(codes) <= {EXIT_TERMINATED}:
-        return f"{who} was asked to leave{step}, and has saved"
-    return f"{who} has ended{step}: {told.get('reason') or told.get('codes', '?')}"
-
-
-def signal_name(number: int) -> str:
-    """SIGKILL for 9."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def left(who: str, code: int, reason: str) -> str:
@@ -85,7 +64,3 @@ def left(who: str, code: int, reason: str) -> str:
     if code > 128:
         return f"{who} was lost ({reason if reason not in ('', 'Error') else signal_name(code - 128)})"
     return f"{who} has failed: {reason or f'exit code {code}'}"
-
-
-def _number(text: str | None, one: str, many: str = "") -> str:
-    return counted(int(text), one, many) if text and text.isdecimal() and len(text) < 10 else f"{text} {many or one}"

@@ -206,13 +206,11 @@ class Cluster:
         """Wait until all workers train again in the same Job; return what was seen, in a line."""
         before, clock = self._before, self._clock
 
-        def gone(_: Training | None = None) -> bool:
+        def gone() -> bool:
             there = [pod["metadata"]["uid"] for pod in self.worker_pods()]
             return bool(there) and not set(self._leaving) & set(there)
 
-        # Rounds start at 1 again if the only worker was away for longer than its lease (trainer/elastic/etcd.py).
-        alone = len(self._workers) == len(self._leaving) == 1
-        found = self.steps_on(self.count, PATIENCE, gone if alone else lambda found: found.round != before.round)
+        found = self.steps_on(self.count, PATIENCE, lambda found: found.round != before.round)
         expect(gone(), "the pod that was to go is still there")
         expect(found.job == before.job, f"the Job was replaced: {before.job} became {found.job}")
         return (

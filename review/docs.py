@@ -18,6 +18,7 @@ from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values, stacks
 from review.layers import layers
 from review.reference import commands, figures, table
+from trainer.contract import EXIT_USAGE, EXITS
 
 Parts = dict[str, Callable[[], str]]
 
@@ -56,12 +57,20 @@ def google_roles() -> str:
     return f"```bash\n{roles}; \\\n  do {grant}; done  # ☁\n```"
 
 
+def exit_codes() -> str:
+    """A row for each exit code of a training's pod."""
+    rows = ["| exit code | meaning | the Job |", "|---|---|---|"]
+    told = {code: entry for code, entry in EXITS.items() if code != EXIT_USAGE}
+    return "\n".join([*rows, *(f"| {code} | {meaning} | {does} |" for code, (_, meaning, does) in told.items())])
+
+
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 DOCUMENTS: dict[Path, Parts] = {
     ROOT / "README.md": {"stacks": stack_table},
     ARCHITECTURE: {"layers": lambda: _picture(layers())},
     ROOT / "docs" / "commands.md": {"commands": commands},
     ROOT / "docs" / "configuration.md": {"configuration": table},
+    ROOT / "docs" / "elastic.md": {"exits": exit_codes},
     ROOT / "docs" / "model.md": {"figures": figures},
     ROOT / "docs" / "costs.md": {"costs": comparison},
     ROOT / "docs" / "gcp.md": {"roles": google_roles},

@@ -3,18 +3,26 @@
 This module imports nothing, so that none of them needs torch for it.
 """
 
-# Exit codes: by them the Job decides whether to replace a pod.
-EXIT_DONE = 0
-EXIT_BROKEN = 1
-"""This node cannot train, but others may: the Job counts a failure of the pod's index and gives it up after a few."""
-EXIT_USAGE = 2
-"""Bad input to a command that nobody retries (prepare, sample)."""
-EXIT_FATAL = 42
-"""Bad configuration, bad data or NaN: another attempt would fail the same way. Never retried."""
-EXIT_RESTART = 75
-"""Nothing is wrong with this process: start it again (sysexits.h: EX_TEMPFAIL)."""
-EXIT_TERMINATED = 143
-"""Ended by SIGTERM (128 + 15) after saving."""
+# Exit codes: by them the Job decides whether to replace a pod. 75 is EX_TEMPFAIL of sysexits.h, 143 is 128 + SIGTERM.
+EXIT_DONE, EXIT_BROKEN, EXIT_USAGE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED = 0, 1, 2, 42, 75, 143
+EXITS = {
+    EXIT_DONE: ("done", "the training is done", "completes; pods that still run are ended"),
+    EXIT_BROKEN: (
+        "broken",
+        "this node cannot train, others may: it finds no device, or the launcher crashed",
+        "creates the pod again, and counts a failure",
+    ),
+    EXIT_USAGE: ("refused", "bad input to a command that nobody retries (prepare, sample)", "fails at once"),
+    EXIT_FATAL: (
+        "failed",
+        "cannot succeed: configuration, data, NaN, ten rounds without a new step, or a rendezvous that somebody closed",
+        "fails at once",
+    ),
+    EXIT_RESTART: ("restart", "healthy, but peers or the rendezvous were lost", "creates the pod again"),
+    137: ("killed", "killed by SIGKILL", "creates the pod again, and counts a failure unless its node was lost"),
+    EXIT_TERMINATED: ("terminated", "asked to leave, and saved", "creates the pod again, unless it was scaled in"),
+}
+"""Exit code -> the state in the launcher's last words, its meaning, and what the Job does."""
 
 TRAINER_ID = 65530
 """uid and gid of the trainer in its image (Dockerfile), and of the files on the shared volume. No account has it, so

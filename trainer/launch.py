@@ -28,6 +28,7 @@ from trainer.contract import (
     EXIT_FATAL,
     EXIT_RESTART,
     EXIT_TERMINATED,
+    EXITS,
     TERMINATION_LOG,
 )
 from trainer.elastic import nccl, network, processor
@@ -70,9 +71,8 @@ def main(arguments: list[str]) -> int:
         log.event("done", **{key: result.get(key) for key in ("step", "validation_loss", "checkpoint")})
         last_words({**result, "sample": str(result.get("sample", ""))[:SAMPLE_CHARACTERS]})
         return EXIT_DONE
-    state = {EXIT_FATAL: "failed", EXIT_TERMINATED: "terminated"}.get(stop.code, "restart")
     log.say(stop.message, sys.stderr)
-    last_words({"state": state, "message": stop.message})
+    last_words({"state": EXITS[stop.code][0], "message": stop.message})
     return stop.code
 
 

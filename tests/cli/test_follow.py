@@ -15,8 +15,18 @@ from cli.cluster import TrainingJob, why_waiting
 from cli.follow import JobWatch, Outcome, outcome, report
 from cli.progress import Bar, Board, parse_logfmt, time_to_go
 from cli.target import Target
+from trainer import record
+from trainer.record import Record
 
-STEP = "step=20 steps=200 loss=7.1234 learning_rate=0.00098 tokens_per_second=1234.5 eta_seconds=80 world_size=2"
+
+def record_line(step: int = 20, steps: int = 200, **changes: Any) -> str:
+    """The record's line at a log step."""
+    told = {"state": "training", "step": step, "steps": steps, "loss": 7.1234, "tokens_per_second": 1234.5}
+    told |= {"eta_seconds": 80, "world_size": 2, "updated": 1000.0 + step, "times": {"loss": 1000.0 + step}}
+    return record.line(told | changes)
+
+
+STEP = record_line()
 
 
 def plain() -> tuple[Console, io.StringIO]:
@@ -37,8 +47,7 @@ def job(kind: str, message: str = "") -> dict[str, Any]:
 def test_a_step_becomes_one_line_with_loss_speed_and_time_to_go() -> None:
     console, text = plain()
     with Board(console) as board:
-        board.line("train-0", "step=10 validation_loss=8.5 bits_per_byte=3.25")
-        board.line("train-0", STEP)
+        board.line("train-0", record_line(validation_loss=8.5, bits_per_byte=3.25))
     assert (
         text.getvalue() == "step 20/200  loss 7.123  validation 8.500 (3.250 bits/byte)  1,234 tokens/s  1:20 to go\n"
     )
@@ -47,8 +56,7 @@ def test_a_step_becomes_one_line_with_loss_speed_and_time_to_go() -> None:
 def test_questions_and_their_end_show_f1() -> None:
     console, text = plain()
     with Board(console) as board:
-        board.line("train-0", "step=10 validation_loss=1.5 exact_match=83.96 f1=90.87")
-        board.line("train-0", STEP)
+        board.line("train-0", record_line(validation_loss=1.5, exact_match=83.96, f1=90.87))
     done = {"initial_validation_loss": 5.9, "validation_loss": 1.5, "step": 200, "exact_match": 83.96, "f1": 90.87}
     report(console, Target("c", "n", "j", None, {}), Outcome(succeeded=True, result=done), "gcp-c3", False)
     assert "loss 7.123  validation 1.500 (F1 90.9)  1,234 tokens/s" in text.getvalue()
@@ -122,7 +130,7 @@ def test_a_log_gets_a_step_every_15_s_and_the_last(clock: Clock) -> None:
     console, text = plain()
     board = Board(console)
     for step in range(1, 41):
-        board.line("pod 0", f"step={step} steps=40 loss=7 tokens_per_second=1 eta_seconds=1")
+        board.line("pod 0", record_line(step, 40))
         board.look("")
         clock.now += 1
     assert [line.split()[1] for line in text.getvalue().splitlines()] == ["1/40", "16/40", "31/40", "40/40"]
@@ -224,7 +232,9 @@ def test_a_log_stream_that_breaks_is_taken_up_again_without_a_line_twice(monkeyp
     looks = [({"status": {}}, [running])] * 3 + [(job("Complete"), [ended])]
     api: Any = Api(looks, [[first, second], [first, second], [first, second, third]])
     seen: list[str] = []
-    observer: Any = SimpleNamespace(look=lambda waiting: None, line=lambda pod, line: seen.append(line))
+    observer: Any = SimpleNamespace(
+        record=Record(), look=lambda waiting: None, line=lambda pod, line: seen.append(line)
+    )
     assert JobWatch(TrainingJob(api, api, "n", "j")).follow(observer) == Outcome(succeeded=True, result={"step": 3})
     assert seen == ["line 1", "line 2", "line 3"]
 
@@ -236,7 +246,9 @@ def test_a_log_of_an_ended_pod_that_cannot_be_read_is_read_later(ends_at: int, m
     looks = [({"status": {}}, [ended])] * (ends_at - 1) + [(job("Complete"), [ended])]
     api: Any = Api(looks, [ApiException(status=502), [b"2026-01-01T00:00:01.000000000Z line 1\n"]])
     seen: list[str] = []
-    observer: Any = SimpleNamespace(look=lambda waiting: None, line=lambda pod, line: seen.append(line))
+    observer: Any = SimpleNamespace(
+        record=Record(), look=lambda waiting: None, line=lambda pod, line: seen.append(line)
+    )
     JobWatch(TrainingJob(api, api, "n", "j")).follow(observer)
     assert seen == ["line 1"]
     assert not api.logs
@@ -261,7 +273,7 @@ def test_a_worker_that_waits_while_others_train_is_shown_once(monkeypatch: pytes
     api: Any = Api(answers, [])
     told: list[str] = []
     observer: Any = SimpleNamespace(
-        look=lambda _: None, line=lambda pod, line: None, print=lambda text, style: told.append(text)
+        record=Record(), look=lambda _: None, line=lambda pod, line: None, print=lambda text, style: told.append(text)
     )
     JobWatch(TrainingJob(api, api, "n", "j")).follow(observer)
     assert told == ["1 worker waits for a node: 0/1 nodes: Insufficient cpu; lower workers.cpu or workers.count"]
@@ -280,7 +292,7 @@ def test_a_quota_or_a_policy_that_refuses_the_pods_is_shown(monkeypatch: pytest.
 
     api: Any = Refusing([({"status": {}}, []), (job("Complete"), [pod(exit_code=0, phase="Succeeded")])], [])
     waited: list[str] = []
-    observer: Any = SimpleNamespace(look=waited.append, line=lambda pod, line: None)
+    observer: Any = SimpleNamespace(record=Record(), look=waited.append, line=lambda pod, line: None)
     JobWatch(TrainingJob(api, api, "n", "j")).follow(observer)
     assert waited[0] == "the cluster refuses the pods: unable to validate against any SCC"
 

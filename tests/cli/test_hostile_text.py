@@ -26,7 +26,7 @@ from cli.target import Target
 from infra.doctor import finding
 from prove.engine import Result
 from prove.report import Screen
-from tests.cli.test_status import STEP, TARGET, job, lines, pod
+from tests.cli.test_status import STEP, TARGET, job, pod, told
 
 HOSTILE = {
     "OSC 52 writes the clipboard": "\x1b]52;c;cm0gLXJmIC8=\x07",
@@ -96,12 +96,11 @@ def test_the_end_of_a_training(text: str) -> None:
 def test_every_cell_of_status(text: str) -> None:
     ended = {"exitCode": 1, "finishedAt": "2026-11-21T12:22:30Z", "message": json.dumps({"message": text})}
     waiting = {"type": "PodScheduled", "status": "False", "message": text}
-    log = lines(f"event=round round=1 world_size=1 rank={text}", f"event=workers_ended codes=1 reason='{text}'", STEP)
+    happened = {"time": 1.0, "worker": text, "cause": text}
     found = state(
         job([{"type": "Failed", "status": "True", "reason": text, "message": text}]),
         [pod(0, "Failed", ended), pod(1, "Pending", conditions=[waiting], containerStatuses=[]), pod(2, name=text)],
-        {text: log},
-        {"step": 5, "message": text, "state": text},
+        told(message=text, state=text, members={text: 0}, incidents=[happened]),
     )
     shown = io.StringIO()
     Console(file=shown, width=300).print(screen(found, TARGET, datetime(2026, 11, 21, 12, 30, tzinfo=UTC)))
@@ -116,7 +115,7 @@ def test_a_log_that_is_printed_as_it_comes(
     raw = f"{text}\nnächste\n".encode(errors="surrogatepass")
     stream = lambda **_: [raw[at : at + size] for at in range(0, len(raw), size)]  # noqa: E731
     core = SimpleNamespace(read_namespaced_pod_log=lambda *_, **__: SimpleNamespace(stream=stream))
-    found: Any = SimpleNamespace(core=core, read=lambda: ({}, [pod(0)]), log_end=lambda _: "")
+    found: Any = SimpleNamespace(core=core, read=lambda: ({}, [pod(0)]), records=lambda _: {})
     monkeypatch.setattr(logs, "target_of", lambda *_: TARGET)
     monkeypatch.setattr(logs.TrainingJob, "of", lambda *_: found)
     logs.logs("local")
@@ -187,22 +186,22 @@ def test_evidence_of_a_proof(text: str) -> None:
 
 
 LINES = {
-    "a step that is text": "step=ten steps=200 loss=7 tokens_per_second=1 eta_seconds=1",
-    "no steps": "step=1 loss=7.1 tokens_per_second=5 eta_seconds=3",
-    "a loss alone": "loss=1",
-    "NaN": "step=1 steps=2 loss=nan tokens_per_second=nan eta_seconds=nan",
-    "infinity": "step=inf steps=2 loss=inf tokens_per_second=1e999 eta_seconds=inf",
-    "5,000 digits": f"step={'9' * 5000} steps=2 loss=1 tokens_per_second=1 eta_seconds=1",
-    "a validation that is text": "step=1 validation_loss=low",
-    "a part of a validation": "step=1 validation_loss=1 bits_per_byte= f1=x",
-    "a list": "step=[1] steps=[2] loss=[3]",
+    "a step that is text": 'record {"step":"ten","steps":200,"loss":7,"tokens_per_second":1,"eta_seconds":1}',
+    "no steps": 'record {"step":1,"loss":7.1,"tokens_per_second":5,"eta_seconds":3}',
+    "NaN": 'record {"step":1,"steps":2,"loss":NaN,"tokens_per_second":NaN,"eta_seconds":NaN}',
+    "infinity": 'record {"step":1e400,"steps":2,"loss":1e400,"tokens_per_second":1e999,"round":1e400}',
+    "5,000 digits": f'record {{"step":{"9" * 5000},"steps":2,"loss":1,"tokens_per_second":1,"eta_seconds":1}}',
+    "a validation that is text": 'record {"step":1,"validation_loss":"low"}',
+    "a part of a validation": 'record {"step":1,"validation_loss":1,"bits_per_byte":"","f1":"x"}',
+    "lists": 'record {"step":[1],"steps":[2],"loss":[3],"round":[],"members":[],"incidents":5}',
+    "negative": 'record {"step":-1,"steps":-5,"loss":-1,"tokens_per_second":-1,"eta_seconds":-1}',
+    "half of a record": 'record {"step":1,"ste',
     "digits of other scripts": "event=round round=² rank=³",
-    "a round without a rank": "event=round round=1",
     "a checkpoint without a step": "event=checkpoint",
     "a checkpoint of text": "event=checkpoint step=newest",
     "members that are none": "event=new_round lost_members=many",
-    "negative": "step=-1 steps=-5 loss=-1 tokens_per_second=-1 eta_seconds=-1",
     "a megabyte": "step=1 " + "x" * 1_000_000,
+    "a record of a megabyte": "record {" + "x" * 1_000_000,
 }
 
 
@@ -214,10 +213,6 @@ def test_a_line_that_is_no_record_is_text(line: str) -> None:
     board.line("pod 0", STEP)
     assert "step 120/500  loss 3.210" in shown.getvalue()
     assert time.monotonic() - began < 2
-    log = lines("event=round round=1 world_size=2 rank=0", "event=checkpoint step=100", STEP, line)
-    found = state(job(), [pod(0)], {"train-small-1-0-abcde": log})
-    Console(file=shown, width=200).print(screen(found, TARGET, datetime(2026, 11, 21, 12, 30, tzinfo=UTC)))
-    assert (found.checkpoint, found.figures["world_size"], found.round) == (100, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +233,7 @@ def test_a_status_json_or_a_last_message_of_any_kind(record: str, tmp_path: Path
     (folder / "status.json").write_text(record)
     target, shown = Target("c", "n", "j", str(tmp_path), {}, "/data/runs/x"), io.StringIO()
     ended = {"exitCode": 0, "finishedAt": "2026-11-21T12:22:30Z", "message": record}
-    found = state(job(), [pod(0, "Succeeded", ended)], {}, status_file(target))
+    found = state(job(), [pod(0, "Succeeded", ended)], status_file(target))
     Console(file=shown, width=200).print(screen(found, target, datetime(2026, 11, 21, 12, 30, tzinfo=UTC)))
     over = outcome(job([{"type": "Complete", "status": "True"}]), [pod(0, "Succeeded", ended)])
     assert isinstance(over, Outcome)
@@ -250,5 +245,5 @@ def test_a_pod_that_somebody_made_under_the_jobs_label_is_shown() -> None:
     for label in ("x", "", "9" * 5000, None):
         odd = pod(0, name="odd")
         odd["metadata"]["labels"] = {} if label is None else dict.fromkeys(odd["metadata"]["labels"], label)
-        assert [each.name for each in state(job(), [pod(1), odd], {}).pods] == ["odd", "train-small-1-1-abcde"]
-        assert logs.choose([odd, pod(1)], 1, None) == "train-small-1-1-abcde"
+        assert [each.name for each in state(job(), [pod(1), odd]).pods] == ["odd", "train-small-1-1-abcde"]
+        assert logs.choose([odd, pod(1)], 1, lambda _: {}) == "train-small-1-1-abcde"

@@ -161,7 +161,8 @@ def test_a_pod_that_may_still_write_is_named_and_no_second_training_begins(
     ("log", "said"),
     [
         (
-            "event=checkpoint step=100 seconds=1\nstep=110 loss=3\nevent=checkpoint step=117 seconds=1",
+            'record {"state":"training","checkpoint":100,"updated":1}\nstep=110 loss=3\n'
+            'record {"state":"terminated","message":"","checkpoint":117,"updated":2}',
             "at step 117, which",
         ),
         ("a library speaks: it's fine\n", "before its first checkpoint"),
@@ -192,9 +193,10 @@ def test_stop_suspends_the_job_with_a_mark_and_says_what_is_saved(
 
 
 def test_a_last_checkpoint_that_failed_is_an_error(commands: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    log = "event=checkpoint step=100 seconds=1\nevent=checkpoint_failed step=117 reason='No space left on device'"
+    message = "the checkpoint of step 117 could not be written: No space left on device"
+    log = f'record {{"state":"terminated","checkpoint":100,"updated":2,"message":"{message}"}}'
     use(monkeypatch, Cluster(a_job(), [a_pod()], log))
-    with pytest.raises(CommandError, match=r"could not be written \(No space left on device\), so the steps since"):
+    with pytest.raises(CommandError, match=r"could not be written: No space left on device, so the steps since"):
         lifecycle.stop("local")
 
 

@@ -16,10 +16,12 @@ from cli import CommandError
 from cli.__main__ import main
 from cli.cluster import TrainingJob
 from cli.follow import JobWatch, Outcome, report
-from cli.state import first_pod, state
+from cli.state import state
 from cli.status import screen
 from cli.target import Target
-from tests.cli.test_status import NOW, STEP, TARGET, job, lines, pod
+from tests.cli.test_status import NOW, TARGET, job, pod, told
+from trainer import record
+from trainer.record import Record
 
 
 def shown(found: Any) -> str:
@@ -28,20 +30,8 @@ def shown(found: Any) -> str:
     return " ".join(text.getvalue().split())
 
 
-def at(minute: int, *texts: str) -> str:
-    return lines(*texts, minute=minute)
-
-
-def test_every_figure_has_the_age_of_its_own_line() -> None:
-    log = at(10, "step=100 validation_loss=3.5") + at(20, STEP) + at(25, "event=checkpoint step=120")
-    assert "as of 10:00 ago, validation 20:00 ago, checkpoint 5:00 ago" in shown(state(job(), [pod(0)], {"a": log}))
-    only = shown(state(job(), [pod(0)], {"a": at(29, "step=0 validation_loss=9.1")}))
-    assert "step 0/?" in only
-    assert "as of 1:00 ago" in only
-
-
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "said"),
     [
         ({"updated": 100}, "as of 1:40 ago"),
         ({"updated": 5, "times": {"step": 100, "loss": 100, "tokens_per_second": 100}}, "as of 1:40 ago"),
@@ -52,7 +42,7 @@ def test_every_figure_has_the_age_of_its_own_line() -> None:
         ),
     ],
 )
-def test_figures_of_status_json_are_as_old_as_they_are(status: dict[str, Any], told: str) -> None:
+def test_figures_of_a_record_are_as_old_as_they_are(status: dict[str, Any], said: str) -> None:
     """A write that changed other keys, as the next round's first, repeats them."""
 
     def moment(ago: Any) -> Any:
@@ -60,42 +50,8 @@ def test_figures_of_status_json_are_as_old_as_they_are(status: dict[str, Any], t
 
     figures = {"step": 120, "steps": 500, "loss": 3.21, "tokens_per_second": 900.0, "state": "compiling"}
     further = {"validation_loss": 3.5} if "validation_loss" in status.get("times", {}) else {}
-    found = state(job(), [pod(0)], {}, figures | further | {key: moment(ago) for key, ago in status.items()})
-    assert told in shown(found)
-
-
-def joined(number: int, rank: int) -> str:
-    return f"event=round round={number} world_size=2 rank={rank}"
-
-
-def test_rounds_go_on_after_etcd_has_lost_its_data() -> None:
-    """The launcher's count begins again at 1; the newest round is the one that began last."""
-    first, second = pod(0), pod(1)
-    names = [each["metadata"]["name"] for each in (first, second)]
-    ended = "event=workers_ended codes=75 reason='{}' step=1"
-    logs = {
-        names[0]: at(11, joined(1, 0), ended.format("one"))
-        + at(15, joined(2, 0))
-        + at(19, joined(1, 1), ended.format("two")),
-        names[1]: at(11, joined(1, 1)) + at(15, joined(2, 1)) + at(19, joined(1, 0)) + at(20, joined(2, 0), STEP),
-    }
-    found = state(job(), [first, second], logs)
-    assert found.round == 4
-    assert [(each.round, each.rank) for each in found.pods] == [(3, 1), (4, 0)]
-    assert [each.cause for each in found.incidents] == ["round 1 ended: one", "round 3 ended: two"]
-    assert first_pod([first, second], logs) == names[1]
-    # status.json has the launcher's number of a round whose beginning is in no log any more, or of a former one.
-    for number, ago, count in ((2, 10, 4), (3, 10, 5), (1, 10, 5), (1, 30 * 60, 4), (7, 30 * 60, 4)):
-        status = {"round": number, "updated": NOW.timestamp() - ago, "step": 1}
-        assert state(job(), [first, second], logs, status).round == count
-
-
-def test_clocks_that_differ_by_seconds_split_no_round() -> None:
-    logs = {
-        "a": at(11, joined(1, 0)) + at(12, joined(2, 0)) + at(13, joined(3, 0)),
-        "b": at(12, "event=x", joined(1, 1)) + at(13, "event=x", joined(2, 1)) + at(14, "event=x", joined(3, 1)),
-    }
-    assert state(job(), [], logs).round == 3
+    found = record.read(figures | further | {key: moment(ago) for key, ago in status.items()})
+    assert said in shown(state(job(), [pod(0)], found))
 
 
 def silent_pod(**changes: Any) -> dict[str, Any]:
@@ -136,7 +92,7 @@ def test_status_names_the_node_that_does_not_answer(ready: str | int, lasted: st
     api: Any = Nodes(ready)
     pods = [pod(0), silent_pod()]
     silent = TrainingJob(api, api, "n", "j").silent_nodes(pods)
-    found = state(job(), pods, {}, silent=silent)
+    found = state(job(), pods, silent=silent)
     assert (DO.format(lasted) in shown(found)) == (lasted is not None)
     assert ("its node does not answer" in shown(found)) == (lasted is not None)
 
@@ -188,7 +144,7 @@ def followed(api: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], Any]
     monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.01)
     told: list[str] = []
     board: Any = SimpleNamespace(
-        look=told.append, line=lambda *_: None, print=lambda text, style=None: told.append(text)
+        record=Record(), look=told.append, line=lambda *_: None, print=lambda text, style=None: told.append(text)
     )
     watch = JobWatch(TrainingJob(api, api, "n", "j"), replaced=TrainingJob.successor)
     try:
@@ -256,6 +212,5 @@ def test_the_end_calls_an_adapter_an_adapter(record: dict[str, Any], title: str)
 
 
 def test_one_process_is_one_process() -> None:
-    for size, told in ((1, "1 process as"), (2, "2 processes as")):
-        found = state(job(), [pod(0)], {"a": at(21, STEP.replace("world_size=2", f"world_size={size}"))})
-        assert told in shown(found)
+    for size, said in ((1, "1 process as"), (2, "2 processes as")):
+        assert said in shown(state(job(), [pod(0)], told(world_size=size)))

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from cli.progress import Bar, Board
+from tests.cli.test_follow import record_line
 
 FIGURES = ("step 1200/100000", "━", "0:00:00", "2:13:20 to go", "loss 7.123", "validation 8.500 (3.250 bits/byte)")
 LONG = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {nvidia.com/gpu: present}"
@@ -25,8 +26,8 @@ def last_frame(shown: io.StringIO, width: int) -> str:
 def test_a_training_shows_every_figure(width: int) -> None:
     shown = io.StringIO()
     with Board(Console(file=shown, width=width, force_terminal=True)) as board:
-        board.line("pod 0", "step=1000 validation_loss=8.5 bits_per_byte=3.25")
-        board.line("pod 0", "step=1200 steps=100000 loss=7.1234 tokens_per_second=1234567.8 eta_seconds=8000")
+        figures = {"validation_loss": 8.5, "bits_per_byte": 3.25, "tokens_per_second": 1234567.8, "eta_seconds": 8000}
+        board.line("pod 0", record_line(1200, 100_000, **figures))
     frame = last_frame(shown, width)
     assert [part for part in (*FIGURES, "1,234,568 tokens/s") if part not in frame] == []
     assert "…" not in frame
@@ -59,7 +60,7 @@ def test_a_figure_that_is_old_says_how_old(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("cli.progress.time.monotonic", lambda: now)
     shown = io.StringIO()
     with Board(Console(file=shown, width=200, force_terminal=True)) as board:
-        board.line("pod 0", "step=12 steps=100 loss=7.1 tokens_per_second=900 eta_seconds=80")
+        board.line("pod 0", record_line(12, 100))
         for seconds, told in ((5, ""), (100, "(1:45 ago)"), (1, "(1:46 ago)")):
             now += seconds
             board.look("")

@@ -18,8 +18,11 @@ from cli.__main__ import main
 from cli.cluster import INDEX, TrainingJob, moment
 from cli.logs import choose
 from cli.state import state
-from cli.status import screen, status_file
+from cli.status import read, screen, status_file
 from cli.target import Target, node_price
+from trainer import record
+from trainer.contract import EXITS
+from trainer.record import Record
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 TARGET = Target("trainyard-local", "trainyard", "train-small-1", None, {})
@@ -53,15 +56,28 @@ def pod(
 
 
 def test_a_job_whose_pods_are_refused_says_why() -> None:
-    found = state(job(active=0), [], {}, refusal="exceeded quota: gpus")
+    found = state(job(active=0), [], refusal="exceeded quota: gpus")
     assert found.condition == "Waiting: the cluster refuses the pods: exceeded quota: gpus"
 
 
-def lines(*texts: str, minute: int = 21) -> str:
-    return "".join(f"2026-11-21T12:{minute}:{second:02}.123456789Z {text}\n" for second, text in enumerate(texts))
+def seconds(clock: str) -> float:
+    return datetime.fromisoformat(f"2026-11-21T{clock}Z").timestamp()
 
 
-STEP = "step=120 steps=500 loss=3.2100 learning_rate=0.001 tokens_per_second=1234 eta_seconds=80 world_size=2"
+def content(clock: str = "12:21:01", **changes: Any) -> dict[str, Any]:
+    """What rank 0 writes at a log step."""
+    told = {"state": "training", "step": 120, "steps": 500, "loss": 3.21, "tokens_per_second": 1234, "eta_seconds": 80}
+    told |= {"world_size": 2, "round": 3, "began": seconds("12:20:30"), "members": {"0": 1, "1": 0}, "incidents": []}
+    return told | {"updated": seconds(clock)} | changes
+
+
+def told(clock: str = "12:21:01", **changes: Any) -> Record:
+    found = record.read(content(clock, **changes))
+    assert found is not None
+    return found
+
+
+STEP = record.line(content())
 
 
 def shown(found: Any) -> str:
@@ -71,30 +87,24 @@ def shown(found: Any) -> str:
 
 
 def test_a_running_training_on_one_screen() -> None:
-    first, second = pod(0), pod(1)
-    logs = {
-        first["metadata"]["name"]: lines(
-            "event=round round=3 world_size=2 rank=1", "event=workers_ended codes=-9 reason='signal 9' step=110"
-        ),
-        second["metadata"]["name"]: lines(
-            "event=round round=3 world_size=2 rank=0",
-            "event=checkpoint step=100",
-            "step=100 validation_loss=3.5 bits_per_byte=1.2",
-            STEP,
-        ),
-    }
-    text = shown(state(job(), [first, second, pod(2, "Pending")], logs))
+    incident = {"time": seconds("12:20:00"), "worker": "1", "cause": "round 2 ended: a process was lost (SIGKILL)"}
+    found = told(checkpoint=100, validation_loss=3.5, bits_per_byte=1.2, incidents=[incident])
+    late = pod(0, name="train-small-1-0-later")
+    late["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] = "2026-11-21T12:25:00Z"
+    text = shown(state(job(), [pod(0), pod(1), late, pod(2, "Pending")], found))
     for expected in [
         "Running for 30:00   trainyard/train-small-1 on trainyard-local",
-        "2 of 3 run, 1 failed",
+        "3 of 3 run, 1 failed",
         "round 3  step 120/500  loss 3.210  validation 3.500 (1.200 bits/byte)  1,234 tokens/s  1:20 to go",
         "newest checkpoint: step 100",
-        "round 3 ended: signal 9",
+        "10:00  worker 1  round 2 ended: a process was lost (SIGKILL)",
         "starting the pods",
     ]:
         assert expected in text, text
-    row = next(line for line in text.splitlines() if line.startswith("1 "))
-    assert row.split() == ["1", "train-small-1-1-abcde", "node-1", "Running", "10:00", "3", "0"]
+    rows = {line.split()[1]: line.split() for line in text.splitlines() if line.startswith(("0 ", "1 "))}
+    assert rows["train-small-1-1-abcde"] == ["1", "train-small-1-1-abcde", "node-1", "Running", "10:00", "0"]
+    assert rows["train-small-1-0-abcde"][-1] == "1"
+    assert rows["train-small-1-0-later"][-1] == "5:00", "it came after the round began"
 
 
 def test_log_lines_of_a_node_elsewhere_are_of_the_same_moment() -> None:
@@ -105,7 +115,7 @@ def test_log_lines_of_a_node_elsewhere_are_of_the_same_moment() -> None:
 
 
 def test_causes_of_restarts_each_once_in_order() -> None:
-    """A drained node, the round that ended with it (both other workers report it), a pod that failed by itself."""
+    """A drained node, the round that ended with it, a pod that failed by itself, one that the kernel killed."""
     drained = pod(
         2,
         "Failed",
@@ -121,21 +131,15 @@ def test_causes_of_restarts_each_once_in_order() -> None:
         ],
     )
     killed = pod(1, "Failed", {"exitCode": 137, "finishedAt": "2026-11-21T12:25:00Z", "reason": "OOMKilled"})
-    told = lines(
-        "event=round round=1 world_size=3 rank=0", "event=workers_ended codes=75 reason='left together'", minute=22
-    )
-    logs = {
-        "a": told,
-        "b": told.replace("rank=0", "rank=1"),
-        "c": lines("event=new_round after=2 lost_members=1", minute=26),
-    }
-    found = state(job(), [pod(0), killed, drained], logs)
-    assert [incident.cause for incident in found.incidents] == [
-        "EvictionByEvictionAPI: Eviction API: evicting",
-        "round 1 ended: left together",
-        "ended with 143: asked to end",
-        "ended with 137: killed",
-        "round 0 ended: 1 member lost",
+    crashed = pod(0, "Failed", {"exitCode": 1, "finishedAt": "2026-11-21T12:26:00Z"})
+    ended = {"time": seconds("12:22:01"), "worker": "0", "cause": "round 1 ended: left together"}
+    found = state(job(), [pod(0), killed, drained, crashed], told(incidents=[ended]))
+    assert [(incident.who, incident.cause) for incident in found.incidents] == [
+        ("train-small-1-2-abcde", "EvictionByEvictionAPI: Eviction API: evicting"),
+        ("worker 0", "round 1 ended: left together"),
+        ("train-small-1-2-abcde", "ended with 143: asked to end"),
+        ("train-small-1-1-abcde", "ended with 137: OOMKilled"),
+        ("train-small-1-0-abcde", f"ended with 1: {EXITS[1][1]}"),
     ]
     assert "what happened" in shown(found)
 
@@ -143,15 +147,18 @@ def test_causes_of_restarts_each_once_in_order() -> None:
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [
-        ({"type": "Complete", "status": "True", "lastTransitionTime": "2026-11-21T12:10:00Z"}, "Complete for 10:00"),
+        ({"type": "Complete"}, "Complete, took 10:00   "),
         (
-            {"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": "exit code 42"},
-            "Failed (PodFailurePolicy: exit code 42)",
+            {"type": "Failed", "reason": "PodFailurePolicy", "message": "exit code 42"},
+            "Failed (PodFailurePolicy: exit code 42) after 10:00   ",
         ),
+        ({"type": "Suspended", "message": "Job suspended"}, "Suspended (Job suspended) for 30:00   "),
     ],
 )
 def test_the_end_is_the_jobs_own_word(condition: dict[str, Any], expected: str) -> None:
-    assert shown(state(job([condition]), [], {})).startswith(expected)
+    """What has ended took so long; "Complete for 10:00" would say since when."""
+    condition |= {"status": "True", "lastTransitionTime": "2026-11-21T12:10:00Z"}
+    assert shown(state(job([condition]), [])).startswith(expected)
 
 
 def test_before_the_first_pod_it_says_what_is_waited_for() -> None:
@@ -160,45 +167,52 @@ def test_before_the_first_pod_it_says_what_is_waited_for() -> None:
         "containerStatuses": None,
         "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu"}],
     }
-    text = shown(state(job(active=1), [unschedulable], {}))
+    text = shown(state(job(active=1), [unschedulable]))
     assert "Waiting for a node: 0/1 nodes: Insufficient cpu; lower workers.cpu or workers.count" in text
     assert "no step yet" in text
     # The Job counts a pod without a node as active.
-    beside = shown(state(job(active=3), [pod(1), pod(2), unschedulable], {}))
+    beside = shown(state(job(active=3), [pod(1), pod(2), unschedulable]))
     assert "2 of 3 run, 1 failed, 1 waiting for a node: 0/1 nodes: Insufficient cpu; lower" in beside
 
 
-def test_status_json_goes_before_the_logs_where_it_can_be_seen(tmp_path: Path) -> None:
+def test_the_record_is_the_newest_of_status_json_and_the_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "runs" / "x"
     folder.mkdir(parents=True)
-    target = Target("c", "n", "j", str(tmp_path), {}, "/data/runs/x")
+    target = Target("c", "n", "train-a", str(tmp_path), {}, "/data/runs/x")
     assert status_file(target) is None
-    (folder / "status.json").write_text(json.dumps({"step": 130, "steps": 500, "loss": 3.1, "round": 4, "message": ""}))
-    logs = {"train-small-1-0-abcde": lines("event=round round=3 world_size=2 rank=0", STEP)}
-    found = state(job(), [pod(0)], logs, status_file(target))
-    assert found.figures["step"] == 130
-    assert "round 4  step 130/500  loss 3.100" in shown(found)
+    api: Any = Api([])
+    monkeypatch.setattr(TrainingJob, "of", lambda target, _: TrainingJob(api, api, "n", target.job))
+    for clock, step in (("12:25:00", 130), ("12:15:00", 120)):
+        (folder / "status.json").write_text(json.dumps(content(clock, step=130)))
+        assert read(target).figures["step"] == step
 
 
-def test_logs_are_those_of_rank_zero_of_the_newest_round() -> None:
+def test_a_run_that_was_removed_is_not_just_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target("c", "n", "j", str(tmp_path), {}, "/data/runs/x")
+    ended = job([{"type": "Complete", "status": "True", "lastTransitionTime": "2026-11-21T12:10:00Z"}])
+    silent: Any = SimpleNamespace(
+        read=lambda: (ended, []), records=lambda _: {}, refusal=str, silent_nodes=lambda _: {}
+    )
+    monkeypatch.setattr(TrainingJob, "of", lambda *_: silent)
+    assert shown(read(target)).startswith("Complete, run removed, took 10:00")
+    (tmp_path / "runs" / "x").mkdir(parents=True)
+    assert shown(read(target)).startswith("Complete, took 10:00")
+
+
+def test_logs_are_those_of_rank_zero_which_writes_the_record() -> None:
     pods = [pod(0), pod(1)]
-    logs = {
-        "train-small-1-0-abcde": lines(
-            "event=round round=1 world_size=2 rank=0", "event=round round=2 world_size=2 rank=1"
-        ),
-        "train-small-1-1-abcde": lines(
-            "event=round round=1 world_size=2 rank=1", "event=round round=2 world_size=2 rank=0"
-        ),
-    }
-    assert choose(pods, None, logs.__getitem__) == "train-small-1-1-abcde"
-    assert choose(pods, 0, logs.__getitem__) == "train-small-1-0-abcde"
+    first, second = (each["metadata"]["name"] for each in pods)
+    assert choose(pods, None, lambda _: {first: told("12:21:01"), second: told("12:22:01")}) == second
+    assert choose(pods, 0, lambda _: {}) == first
     newer = pod(0, name="train-small-1-0-newer")
     newer["metadata"]["creationTimestamp"] = "2026-11-21T12:29:00Z"
-    assert choose([newer, *pods], 0, logs.__getitem__) == "train-small-1-0-newer"
+    assert (
+        choose([newer, *pods], 0, lambda _: {}) == choose([newer, *pods], None, lambda _: {}) == "train-small-1-0-newer"
+    )
     with pytest.raises(CommandError, match="no pod 7 has started; there are: 0, 1"):
-        choose(pods, 7, logs.__getitem__)
+        choose(pods, 7, lambda _: {})
     with pytest.raises(CommandError, match="no pod has started yet"):
-        choose([], None, logs.__getitem__)
+        choose([], None, lambda _: {})
 
 
 class Api:
@@ -219,7 +233,7 @@ class Api:
         return SimpleNamespace(data=json.dumps({"items": pods}))
 
     def read_namespaced_pod_log(self, name: str, *_: Any, **__: Any) -> Any:
-        text = lines("event=round round=3 world_size=2 rank=0", STEP) if "-0-" in name else ""
+        text = f"event=round round=3\n{STEP}\nanother line\n" if "-0-" in name else ""
         return SimpleNamespace(data=text.encode())
 
     def list_node(self, *_: Any, **__: Any) -> Any:

@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 NAMESPACE = f"trainyard-status-{uuid.uuid4().hex[:8]}"
 JOB = "status"
 SCRIPT = """
-import os, sys, time
+import json, os, sys, time
 rank = os.environ["JOB_COMPLETION_INDEX"]
 print(f"event=round round=1 world_size=2 rank={rank}", flush=True)
 if rank == "0":
-    print("event=checkpoint step=40", flush=True)
-    figures = "loss=3.5000 learning_rate=0.001 tokens_per_second=900 eta_seconds=70 world_size=2"
-    print("step=50 steps=100", figures, flush=True)
+    told = {"state": "training", "round": 1, "members": {"0": 0, "1": 1}, "checkpoint": 40, "step": 50, "steps": 100}
+    told |= {"loss": 3.5, "tokens_per_second": 900, "eta_seconds": 70, "world_size": 2, "updated": time.time()}
+    print("record", json.dumps(told), flush=True)
 else:
     open("/dev/termination-log", "w").write('{"state": "restart", "message": "lost a peer"}')
     time.sleep(2)

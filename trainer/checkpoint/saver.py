@@ -71,6 +71,8 @@ class Saver:
         self._failures = 0
         self._since = clock()
         """When the last checkpoint was copied, or the last write failed."""
+        self.saved: tuple[int, float] | None = None
+        """Step of the newest checkpoint that was written, and when, in seconds since 1970."""
         self.blocked_seconds = 0.0
         """How long `save` and `wait` have held training up so far."""
 
@@ -157,7 +159,7 @@ class Saver:
         begin = self._clock()
         try:
             path = write_checkpoint(self._run, step, snapshot, self._write_model, self._configuration)
-            self._error, self._failures = None, 0
+            self._error, self._failures, self.saved = None, 0, (step, time.time())
         except Exception as error:  # whatever it is, it must not stop the training
             self._error = error if isinstance(error, OSError) else OSError(0, cause(error))
             self._failures += 1

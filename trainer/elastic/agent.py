@@ -15,7 +15,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from trainer import log
+from trainer import log, record
 from trainer.checkpoint.format import is_writing, list_checkpoints, step_of
 from trainer.checkpoint.saver import LAST_SECONDS
 from trainer.contract import DONE, EXIT_BROKEN, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, STATUS
@@ -65,6 +65,8 @@ class Agent(LocalElasticAgent):
         self._handler, self._run, self._patience = handler, run, patience
         self._best = progress(run)
         self._fruitless = 0
+        self._unclear = ""
+        """Why this node's workers ended, where none of them said so."""
         self._stopped: dict[int, float] = {}
         """Process id of a stopped worker -> since when."""
 
@@ -84,10 +86,15 @@ class Agent(LocalElasticAgent):
         for pid, since in self._stopped.items():
             if now - since > STOPPED_SECONDS:
                 log.event("worker_stopped", pid=pid, seconds=round(now - since))
+                record.note(f"a process stood still for {now - since:.0f} s, and was killed", self._handler.round)
                 os.kill(pid, signal.SIGKILL)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        log.event("new_round", after=self._handler.round, lost_members=self._handler.lost_members())
+        after, lost, why = self._handler.round, self._handler.lost_members(), self._handler.changed()
+        log.event("new_round", after=after, lost_members=lost, reason=repr(why))
+        if cause := why or self._unclear:
+            record.note(cause, after)
+        self._unclear = ""
         for pid in self._running():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGTERM)
@@ -125,7 +132,7 @@ class Agent(LocalElasticAgent):
         telling = [failure for failure in failures if told_code(failure) is not None]
         first = min(telling or failures, key=lambda failure: failure.timestamp)
         if not telling and codes <= {EXIT_RESTART, EXIT_TERMINATED}:
-            reason = "the workers left together after a save, or lost a peer"
+            reason = self._unclear = "the workers left together after a save, or lost a peer"
         else:
             reason = " ".join(message_of(first).split())[:300]
         reached = progress(self._run)
@@ -134,6 +141,8 @@ class Agent(LocalElasticAgent):
         else:
             self._fruitless += 1
         log.event("workers_ended", codes=",".join(map(str, sorted(codes))), reason=repr(reason), step=reached)
+        if not self._unclear:
+            record.note(record.ended(codes, reason, reached), self._handler.round)
         if self._fruitless >= self._patience:
             rounds = "1 round" if self._fruitless == 1 else f"{self._fruitless} rounds in a row"
             raise Stop(

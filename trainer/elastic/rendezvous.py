@@ -36,6 +36,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 
 from trainer.elastic.liveness import WatchingStateHolder
 from trainer.errors import UserError
+from trainer.plain import counted
 
 log = logging.getLogger(__name__)
 
@@ -172,6 +173,23 @@ class Handler(DynamicRendezvousHandler):
     def lost_members(self) -> int:
         """How many of the members that left do not wait for the next round."""
         return max(0, self.left_members() - self._state_holder.returning())
+
+    def changed(self) -> str:
+        """What has happened to this node's round, as far as the store tells; empty: nothing."""
+        state = self._state_holder.state
+        if not self._in_round():
+            others = state.round > self._round
+            return (
+                "the others have begun a round without this worker"
+                if others
+                else "the rendezvous went away, and came back without this round"
+            )
+        lost, left = self.lost_members(), self.left_members()
+        told = [f"{counted(lost, 'worker')} left the round"] if lost else []
+        told += [f"{counted(left - lost, 'worker')} left for a new round"] if left > lost else []
+        joining = len(state.wait_list) - (left - lost)
+        told += [f"{counted(joining, 'worker')} to join"] if joining > 0 else []
+        return ", ".join(told)
 
     def leave(self) -> None:
         """Give up the place in the round, so that the others need not wait for the keep-alive to run out."""

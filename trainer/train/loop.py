@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer import log
+from trainer import log, record
 from trainer.checkpoint.format import Checkpoint, Snapshot, checkpoint_folder
 from trainer.checkpoint.saver import Saver, retry_pause, scheduled
 from trainer.config.schema import Config, resolved
@@ -78,7 +78,7 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
     if world.device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 where fp32 is asked for and the accelerator has it
     agree_on_micro_batch(work, world)
-    reporter = Reporter(run, config, world)
+    reporter = Reporter(run, config, world, world.gather(record.introduce(world.rank)))
     found: Checkpoint | None = None
     loop: Loop | None = None
     try:
@@ -135,6 +135,7 @@ class Loop:
         self.engine = build_engine(work, config, world, dtype)
         self.progress = Progress(config.optimizer.skipped_steps_limit, world.first)
         self.saver = Saver(run, config.checkpoint, work.save_model, resolved(config))
+        reporter.saved = lambda: self.saver.saved
         self.watch = Stopwatch(work, world, dtype)
         self.profiler = Profiler(config.metrics.profile, run, world.device, world.first)
         self.share = communication.Share(communication.advice(config, communication.wire(config, world.device, dtype)))
@@ -262,8 +263,12 @@ class Loop:
     def stop(self) -> None:
         """Save and leave together. Raises Stopped."""
         self.save()
-        with contextlib.suppress(OSError):  # the saver has reported it; this attempt can do no more
+        problem = ""
+        try:
             self.written()
+        except OSError as error:  # this attempt can do no more
+            problem = f"the checkpoint of step {self.step} could not be written: {one_line(error.strerror or error)}"
+        self.reporter.end("terminated" if self.notice.given else "restarting", problem)
         raise Stopped(self.notice.given)
 
     def finish(self) -> None:

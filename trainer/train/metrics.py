@@ -1,4 +1,4 @@
-"""The figures of a run: metrics.jsonl, status.json, log lines and the exporters. Rank 0 only.
+"""The figures of a run: metrics.jsonl, its record in status.json and the log, and the exporters. Rank 0 only.
 
 docs/model.md defines each figure. A storage that is full or gone delays figures until it is back: lines that could not
 be written wait in memory, and training goes on.
@@ -19,7 +19,9 @@ from typing import Any
 import torch
 from pydantic import ConfigDict, TypeAdapter
 
-from trainer.config.schema import Config
+from trainer import record
+from trainer.checkpoint.format import CONFIGURATION
+from trainer.config.schema import Config, resolved
 from trainer.config.speed import peak_of
 from trainer.contract import METRICS, STATUS
 from trainer.errors import Retry, one_line
@@ -179,7 +181,8 @@ class Stopwatch:
 class Reporter:
     """Writes the figures of a run; on workers other than the first it writes nothing."""
 
-    def __init__(self, run: Path, config: Config, world: World) -> None:
+    def __init__(self, run: Path, config: Config, world: World, members: list[dict[str, Any]] | None = None) -> None:
+        """members: what all workers told by `record.introduce`; None: this one is alone."""
         self._run, self._config, self._first = run, config, world.first
         self._exporters: list[exporters.Exporter] = []
         self._pending: list[str] = []
@@ -188,20 +191,27 @@ class Reporter:
         self._former: str | None = None
         """The writer in status.json until this attempt has written its own name, which a full disk may delay."""
         self._status: dict[str, Any] = {"state": "starting", "step": 0, "steps": config.steps}
-        self._status |= {"world_size": world.size, "round": world.round, "message": "", "times": {}}
+        self._status |= {"world_size": world.size, "message": "", "checkpoint": None, "times": {}}
+        self._status |= record.begin(self._found, members or [record.introduce(world.rank)])
+        self.saved: Callable[[], tuple[int, float] | None] = lambda: None
+        """Asks for the newest checkpoint's step and time."""
         for key in ("loss", "validation_loss", "initial_validation_loss", "tokens_per_second", "eta_seconds"):
             self._status[key] = None
         self._status["writer"] = self._found.get("writer")
 
     def start(self, step: int, figures: dict[str, Any]) -> None:
         """Resume at `step`: cut off later lines of an interrupted attempt, so no step appears twice."""
-        self._status |= {"step": step, **figures}
+        self._status |= {"step": step, "checkpoint": step or None, **figures}
         if not self._first:
             return
         # Name the new writer in status.json before cutting lines: see _flush.
         self._status["writer"] = uuid.uuid4().hex
         self._former, self._found = self._found.get("writer"), {}
         self._write_status()
+        try:
+            write_atomic(self._run / CONFIGURATION, resolved(self._config), durable=False)
+        except OSError as error:
+            _failed(CONFIGURATION, one_line(error.strerror or error))
         path = self._run / METRICS
         if path.exists():
             try:
@@ -217,12 +227,14 @@ class Reporter:
         `times` says when each value was written, in seconds since 1970: another write repeats what is old.
         """
         written = dict.fromkeys(changes, time.time()) | changes.get("times", {})
+        if (saved := self.saved()) and saved[0] != self._status["checkpoint"]:
+            changes["checkpoint"], written["checkpoint"] = saved
         self._status |= changes | {"times": self._status["times"] | written}
         if self._first:
             self._hold()
             self._write_status()
 
-    def end(self, state: str, reason: Exception) -> None:
+    def end(self, state: str, reason: Exception | str) -> None:
         """Write the last status of an attempt that `reason` ends, unless another training writes by now.
 
         An attempt that ends before `start` has no figures of its own: those of the run stay.
@@ -262,7 +274,7 @@ class Reporter:
     def validation(self, step: int, loss: float, further: dict[str, float] | None = None) -> None:
         """The loss on held-out items, and a task's further figures such as f1."""
         self._append(step, {"validation_loss": loss, **(further or {})})
-        self.status(step=step, validation_loss=loss, **(further or {}))
+        self.status(step=step, validation_step=step, validation_loss=loss, **(further or {}))
         if self._first:
             say(line(step=step, validation_loss=f"{loss:.4f}", **(further or {})))
 
@@ -296,8 +308,10 @@ class Reporter:
         return {}
 
     def _write_status(self) -> None:
+        told = self._status | {"updated": time.time()}
+        say(record.line(told))
         try:
-            write_json(self._run / STATUS, self._status | {"updated": time.time()}, durable=False)
+            write_json(self._run / STATUS, told, durable=False)
             self._former = None
         except OSError as error:
             _failed(STATUS, one_line(error.strerror or error))

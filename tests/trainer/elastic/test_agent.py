@@ -39,6 +39,8 @@ def judge(tmp_path: Path) -> Agent:
     """An agent of a run whose status.json and DONE are in tmp_path."""
     made = object.__new__(Agent)
     made._run, made._patience, made._best, made._fruitless, made._stopped = tmp_path, PATIENCE, 0, 0, {}
+    handler: Any = SimpleNamespace(round=1)
+    made._unclear, made._handler = "", handler
     return made
 
 
@@ -130,7 +132,11 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     def make(signals: str, begin: str, left: int = 0, first: int = 0, others: tuple[str, ...] = ()) -> Agent:
         handler: Any = SimpleNamespace(
-            round=2, left_members=lambda: left, lost_members=lambda: left, get_run_id=lambda: "run"
+            round=2,
+            left_members=lambda: left,
+            lost_members=lambda: left,
+            changed=lambda: "",
+            get_run_id=lambda: "run",
         )
         scripts = [WORKER.format(signals=signals, begin=begin), *others]
         made = Agent(handler, len(scripts), ["python"], tmp_path, str(tmp_path), grace=90, patience=PATIENCE)

@@ -1,0 +1,128 @@
+"""The record of a run: written whole by rank 0, read from status.json or one line of a log, whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.train.test_metrics import figures, reporter
+from trainer import record
+from trainer.record import Incident
+
+
+@pytest.fixture(autouse=True)
+def launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher of its own: what it notes is in its environment."""
+    monkeypatch.setenv(record.INCIDENTS, "")
+    monkeypatch.setenv(record.INDEX, "0")
+
+
+def written(folder: Path) -> record.Record:
+    found = record.read(json.loads((folder / "status.json").read_text()))
+    assert found is not None
+    return found
+
+
+def test_the_newest_line_of_the_log_is_status_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tell = reporter(tmp_path)
+    tell.saved = lambda: (10, 1000.0)
+    tell.validation(0, 9.0, {"bits_per_byte": 2.5})
+    tell.training(figures(10))
+    tell.end("terminated", "")
+    told = capsys.readouterr().out.splitlines()
+    found = record.newest(map(record.of_line, told))
+    assert found == written(tmp_path)
+    assert (found.state, found.round, found.members, found.checkpoint) == ("terminated", 1, {"0": 0}, 10)
+    assert found.figures["validation_step"] == 0
+    assert found.times["checkpoint"] == 1000.0
+    assert {"step", "steps", "loss", "validation_loss", "tokens_per_second", "world_size"} <= found.figures.keys()
+
+
+def test_rounds_and_their_incidents_are_counted_by_the_run_and_not_by_the_rendezvous(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher's number begins again where etcd has lost its data."""
+    for number, cause in enumerate(("the rendezvous went away", "a process was lost (SIGKILL)", ""), 1):
+        reporter(tmp_path, step=number).close()
+        assert written(tmp_path).round == number
+        if cause:
+            record.note(cause, after=1)
+    assert [each.cause for each in written(tmp_path).incidents] == [
+        "round 1 ended: the rendezvous went away",
+        "round 2 ended: a process was lost (SIGKILL)",
+    ]
+    assert {each.worker for each in written(tmp_path).incidents} == {"0"}
+
+
+def test_of_all_who_tell_of_a_rounds_end_the_first_knows_why() -> None:
+    former = {"round": 3, "began": 100.0, "members": {"0": 0, "1": 2, "2": 4}, "incidents": []}
+
+    def told(worker: str, rank: int, *incidents: tuple[float, int, str]) -> dict[str, Any]:
+        kept = [{"time": when, "worker": worker, "cause": cause, "after": after} for when, after, cause in incidents]
+        return {"worker": worker, "rank": rank, "incidents": kept}
+
+    parts = [
+        told("0", 0, (90.0, 6, "told before"), (203.0, 7, "the workers left together")),
+        told("0", 1, (90.0, 6, "told before"), (203.0, 7, "the workers left together")),
+        told("2", 2, (201.0, 7, "a process was lost (SIGKILL)"), (204.0, 7, "1 worker left the round")),
+    ]
+    found = record.read(record.begin(former, parts))
+    assert found is not None
+    assert (found.round, found.members) == (4, {"0": 0, "2": 2})
+    first, second = found.incidents
+    assert first == Incident(201.0, "2", "round 3 ended: a process was lost (SIGKILL)")
+    assert second.cause == "round 4 begins without worker 1"
+
+
+def test_a_record_keeps_its_newest_incidents() -> None:
+    former: dict[str, Any] = {}
+    for number in range(record.KEPT + 5):
+        record.note(f"cause {number}", after=number)
+        former = record.begin(former, [record.introduce(0)])
+    kept = [each["cause"] for each in former["incidents"]]
+    assert len(kept) == record.KEPT
+    assert kept[-1] == f"round {record.KEPT + 4} ended: cause {record.KEPT + 4}"
+
+
+ODD = [
+    None,
+    [],
+    "x",
+    {},
+    {"state": [], "round": "many", "members": 5, "times": [], "incidents": {"a": 1}, "updated": "now"},
+    {"step": 1e400, "loss": float("nan"), "members": {"0": "x", "1": -1, "2": True}, "incidents": [5, {"time": "x"}]},
+    {"step": "7", "incidents": [{"time": 5}], "times": {"step": []}, "checkpoint": -3, "message": {"a": 1}},
+]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: str(odd)[:30])
+def test_what_somebody_else_wrote_is_no_traceback(odd: Any) -> None:
+    found = record.read(odd)
+    assert (found is None) == (not odd or not isinstance(odd, dict))
+    assert record.of_line(f"record {json.dumps(odd)}") == found or "nan" in str(odd)
+    assert found is None or not found.members
+    record.begin(odd if isinstance(odd, dict) else {}, [record.introduce(0)])
+
+
+@pytest.mark.parametrize("line", ["", "record", "record {", "records {}", "record " + "[" * 100_000, "step=1 loss=2"])
+def test_other_lines_are_no_records(line: str) -> None:
+    assert record.of_line(line) is None
+
+
+@pytest.mark.parametrize(
+    ("codes", "reason", "said"),
+    [
+        ([-9], "signal 9", "a process was lost (SIGKILL) after step 7"),
+        ([-9, 75], "", "a process was lost (SIGKILL) after step 7"),
+        ([-999], "", "a process was lost (signal 999) after step 7"),
+        ([75], "a peer is lost", "begins again after step 7: a peer is lost"),
+        ([143], "", "asked to leave after step 7, and has saved"),
+        ([1], "no memory", "ended after step 7: no memory"),
+        ([], "", "ended after step 7: no reason is known"),
+    ],
+)
+def test_why_the_processes_of_a_worker_ended(codes: list[int], reason: str, said: str) -> None:
+    assert record.ended(codes, reason, 7) == said
