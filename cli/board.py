@@ -26,9 +26,9 @@ from cli.target import Kubeconfig, RunningStack, targets_of
 from trainer.plain import plain
 from workloads.layout import TENSORBOARD_PORT
 
-PINNED = ("loss", "validation_loss", "tokens_per_second")
+PINNED = ("loss/loss", "loss/validation_loss", "more/tokens_per_second")
 OPENED = "/?pinnedCards=" + quote(json.dumps([{"plugin": "scalars", "tag": tag} for tag in PINNED])) + "#timeseries"
-"""The page with the loss on top: otherwise TensorBoard shows some forty figures by alphabet."""
+"""The page with the losses and the speed on top, as trainer/train/exporters.py names them."""
 PAUSE = 1.0
 """Seconds before a broken forward is made again."""
 SELECTOR = "app.kubernetes.io/component=tensorboard"

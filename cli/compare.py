@@ -1,14 +1,15 @@
 """Rank runs by validation loss, with the settings in which they differ.
 
-By default those of the stack's trainings. Where their tokenizers differ, a loss per token says nothing, and they are
-ranked by bits per byte.
+By default those of the stack's trainings. Only losses of the same step are ranked, the latest that a run has reached.
+Where tokenizers differ, a loss per token says nothing, and runs are ranked by bits per byte.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -48,7 +49,8 @@ def compare(
     targets = targets_of(stack)
     used = users(TrainingJob.of(targets[0], kubeconfig))
     with transfer(targets[0], kubeconfig) as (volume, pod, bar):
-        figure, ranked = ranking(chosen(volume, targets, run, everything, used))
+        found = chosen(volume, targets, run, everything, used)
+        figure, ranked = ranking(found)
         begun = [each for each in ranked if "step" in each.figures]
         if html and begun:
             bar.waiting("making the report")
@@ -59,12 +61,13 @@ def compare(
     names = {PurePosixPath(target.run_directory or "").name: target.training for target in targets}
     if as_json:
         told = [
-            {"rank": rank, "training": names.get(each.name, ""), **each.as_json()} for rank, each in _numbered(ranked)
+            {"rank": rank, "training": names.get(each.name, ""), **each.as_json()}
+            for rank, each in numbered(figure, ranked)
         ]
         print(json.dumps(told, indent=1, default=str))
     else:
         show(_table(figure, ranked, names))
-        for line in remarks(figure, ranked):
+        for line in [*remarks(figure, ranked), *([] if run or everything else missing(targets, found, used))]:
             print(plain(line))
     if html and begun:
         print(f"curves: {html / 'index.html'}") if not as_json else None
@@ -84,18 +87,49 @@ def chosen(
 
 
 def ranking(runs: Iterable[Run]) -> tuple[str, list[Run]]:
-    """By which figure, and the runs from the best; those that do not have it yet come last."""
+    """By which figure, and the runs from the best; those that do not have it at the latest step come last."""
     runs = list(runs)
     figure = "bits_per_byte" if len({run.tokenizer for run in runs if run.tokenizer}) > 1 else "validation_loss"
-    return figure, sorted(runs, key=lambda run: (figure not in run.figures, run.figures.get(figure, 0.0), run.name))
+    latest = _latest(figure, runs)
+
+    def place(run: Run) -> tuple[bool, bool, float, str]:
+        known = figure in run.figures
+        return not known, known and run.validated != latest, run.figures.get(figure, 0.0), run.name
+
+    return figure, sorted(runs, key=place)
 
 
-def best(volume: Volume, targets: list[Target]) -> Run:
-    """The winner of a stack's trainings. Raises CommandError where none is validated yet."""
-    figure, ranked = ranking(chosen(volume, targets, None, everything=False))
+def _latest(figure: str, runs: Iterable[Run]) -> int | None:
+    """The step whose losses are ranked."""
+    return max((run.validated or 0 for run in runs if figure in run.figures), default=None)
+
+
+def numbered(figure: str, ranked: list[Run]) -> Iterator[tuple[int | None, Run]]:
+    """Each run with its rank; None: it has no loss of the step at which the others are ranked."""
+    latest = _latest(figure, ranked)
+    for place, run in enumerate(ranked, 1):
+        yield place if figure in run.figures and run.validated == latest else None, run
+
+
+def missing(targets: list[Target], found: list[Run], used: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """A line for each training of the stack that has no run on the volume; `used` is what cli.volume.users returns."""
+    lines = []
+    for target in targets:
+        name = PurePosixPath(target.run_directory or "").name
+        if name not in {run.name for run in found}:
+            begins = run_folder(name) in used
+            why = "it has not begun" if begins else "removed, or its training never began"
+            lines.append(f"Left out: {target.training or 'the training'}: {name} is not on the volume ({why}).")
+    return lines
+
+
+def best(volume: Volume, targets: list[Target]) -> tuple[Run, list[str]]:
+    """The winner of a stack's trainings, and what its choice leaves out. Raises CommandError if none is validated."""
+    found = chosen(volume, targets, None, everything=False)
+    figure, ranked = ranking(found)
     if figure not in ranked[0].figures:
         raise CommandError(f"--best: no training has a {TITLES[figure]} yet; `trainyard status` says how far they are")
-    return ranked[0]
+    return ranked[0], [*remarks(figure, ranked), *missing(targets, found)]
 
 
 def differences(runs: list[Run]) -> list[str]:
@@ -110,17 +144,20 @@ def remarks(figure: str, ranked: list[Run]) -> list[str]:
     lines = []
     if figure == "bits_per_byte":
         lines.append("By bits per byte: their tokenizers differ, so their losses do not compare.")
-    if len({run.settings.get("data.directory") for run in ranked if run.settings}) > 1:
+    texts = {run.data or run.settings.get("data.directory") for run in ranked if run.settings}
+    if len(texts) > 1:
         lines.append("Their data sets differ, and with them the text that they are validated on.")
+    if other := [run for rank, run in numbered(figure, ranked) if rank is None and figure in run.figures]:
+        latest = _latest(figure, ranked)
+        told = ", ".join(f"{run.name} (step {run.validated:,})" for run in other)
+        lines.append(f"Ranked at step {latest:,}; not ranked, with a loss of another step: {told}.")
+    if unknown := [run.name for run in ranked if not run.settings]:
+        lines.append(f"Settings not known yet: {', '.join(unknown)}.")
     if going := [run.name for run in ranked if run.state not in ("done", "failed")]:
         lines.append(f"Not done: {', '.join(going)}.")
     if len(ranked) == 1:
         lines.append("One run compares with nothing; --all takes every run on the volume.")
     return lines
-
-
-def _numbered(ranked: list[Run]) -> Iterable[tuple[int, Run]]:
-    return enumerate(ranked, 1)
 
 
 def _table(figure: str, ranked: list[Run], names: dict[str, str]) -> Table:
@@ -134,12 +171,13 @@ def _table(figure: str, ranked: list[Run], names: dict[str, str]) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     table.add_column("differs in", overflow="fold")
-    for rank, run in _numbered(ranked):
+    for rank, run in numbered(figure, ranked):
         known = f"{run.figures[figure]:.4f}" if figure in run.figures else ""
-        step = f"{run.figures['step']:,}" if "step" in run.figures else ""
+        at = run.validated if known else run.figures.get("step")
+        step = f"{at:,}" if at is not None else ""
         own = [f"{short[key]} {_value(run.settings.get(key))}" for key in keys] if run.settings else []
         texts = [Text(plain(text)) for text in (run.state, ", ".join(own))]
-        table.add_row(str(rank) if known else "", Text(plain(names.get(run.name) or run.name)), known, step, *texts)
+        table.add_row(str(rank or ""), Text(plain(names.get(run.name) or run.name)), known, step, *texts)
     return table
 
 

@@ -52,7 +52,10 @@ def fetch(
             raise CommandError("--best chooses the run; leave out --run and --training", code=2)
         targets = targets_of(stack)
         with transfer(targets[0], kubeconfig) as (volume, _, _):
-            run = best_of(volume, targets).name
+            first, left_out = best_of(volume, targets)
+            run = first.name
+        for line in left_out:
+            print(f"--best: {plain(line)}")
     target = target_of(stack, training, run)
     remote = run_folder(run) if run else str(target.run_directory)
     folder = (to or HOME / PurePosixPath(remote).name).expanduser()

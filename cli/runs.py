@@ -56,11 +56,18 @@ class Run:
     checkpoint: int | None = None
     """Step of the newest one."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """By dotted key, from the newest checkpoint."""
+    """By dotted key: all of them, with their defaults."""
     tokenizer: str = ""
     """Digest of its file."""
     weights: int = 0
     """Bytes of the newest checkpoint's model."""
+    data: str = ""
+    """Digest of the data set."""
+
+    @property
+    def validated(self) -> int | None:
+        """The step of its validation loss."""
+        return self.figures.get("validation_step", self.figures.get("step"))
 
     @property
     def model(self) -> str:
@@ -114,13 +121,15 @@ def run_of(told: dict[str, Any], used: Mapping[str, str]) -> Run:
         settings(told.get("config")),
         str(told.get("tokenizer") or ""),
         size({"bytes": told.get("weights")}),
+        str(status.get("data") or ""),
     )
 
 
 def _state(state: str, age: float | None, user: str) -> str:
     """A run's own word, while it is fresh; `user` is the Job that has not ended."""
     patience = COMPILING_SECONDS if state in ("starting", "compiling") else STALE_SECONDS
-    if state in ("failed", UNREADABLE) or (age is not None and age < patience):
+    going = state != "terminated" and age is not None and age < patience
+    if going or state in ("failed", UNREADABLE):
         return state
     return ("stopped" if "stopped" in user else "waiting") if user else "interrupted"
 

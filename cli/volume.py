@@ -58,9 +58,14 @@ def rm(
 ) -> None:
     """A run that trains, and what a training or its data set's Job uses, are refused. It asks first."""
     names = list(dict.fromkeys(removable(path) for path in paths))
-    target = targets_of(stack)[0]
+    targets = targets_of(stack)
+    target = targets[0]
     job = TrainingJob.of(target, kubeconfig)
     refuse_used(names, users(job))
+    for each in targets:
+        if each.run_directory and any(PurePosixPath(DATA, name).is_relative_to(each.run_directory) for name in names):
+            own = f"of training {each.training} of stack {stack}" if each.training else f"of stack {stack}"
+            print(f"{each.run_directory} is the run {own}: `compare`, `fetch` and `sample` will miss it")
     with transfer(target, kubeconfig) as (volume, _, bar):
         found = [_entry(item) for item in ask(volume, "about", DATA, *names)]
         bar.pause()

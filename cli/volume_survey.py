@@ -34,8 +34,8 @@ LARGEST = 1 << 20
 AT_ONCE = 16
 """Runs and entries that are looked through in parallel: each call to a network's file system takes a millisecond."""
 STATUS = (
-    *("state", "step", "steps", "loss", "validation_loss", "bits_per_byte", "f1", "updated", "message"),
-    *("world_size", "tokens_per_second", "eta_seconds"),
+    *("state", "step", "steps", "loss", "validation_loss", "validation_step", "bits_per_byte", "f1", "updated"),
+    *("message", "world_size", "tokens_per_second", "eta_seconds", "data"),
 )
 """What is told of status.json and of DONE, which also has a text."""
 ENDED = ("done", "failed", "terminated")
@@ -132,7 +132,7 @@ def _run(root: str, name: str) -> dict[str, Any] | None:
     try:
         with opened(f"{root}/runs/{name}") as top:
             status, done = record(contract.STATUS, top), record(contract.DONE, top)
-            found |= {"status": _known(status), "done": _known(done), **below(top)}
+            found |= {"status": _known(status), "done": _known(done), "config": text("config.yaml", top), **below(top)}
     except FileNotFoundError:
         return None
     except PermissionError:
@@ -143,7 +143,8 @@ def _run(root: str, name: str) -> dict[str, Any] | None:
         with contextlib.suppress(FileNotFoundError, program.RefusedError), opened(newest) as folder:
             digests = record(contract.MANIFEST, folder).get("sha256")
             tokenizer = digests.get("model/tokenizer.json") if isinstance(digests, dict) else None
-            found |= {"checkpoint": PurePosixPath(newest).name, "config": text("config.yaml", folder)}
+            config = found["config"] or text("config.yaml", folder)
+            found |= {"checkpoint": PurePosixPath(newest).name, "config": config}
             found |= {"tokenizer": tokenizer, "weights": _weights(root, f"{newest}/model")}
     return found
 

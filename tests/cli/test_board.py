@@ -15,6 +15,7 @@ from cli import board, reach
 from cli.target import Target
 from review.recording import Recording, record
 from tests.infra.recorded import changed
+from trainer.train.exporters import tag
 from trainer.train.metrics import StepFigures
 from workloads.layout import VOLUME_ACCESS
 
@@ -43,8 +44,8 @@ def test_a_forward_that_breaks_is_told_and_goes_on_with_the_next_pod(
     (page,) = map(urlsplit, opened)
     assert (page.netloc, page.fragment) == (f"localhost:{port}", "timeseries")
     pinned = json.loads(parse_qs(page.query)["pinnedCards"][0])
-    assert pinned[0] == {"plugin": "scalars", "tag": "loss"}, "the loss is on top"
-    figures = {*StepFigures.__dataclass_fields__, "validation_loss"}
+    assert pinned[0] == {"plugin": "scalars", "tag": "loss/loss"}, "the loss is on top"
+    figures = {tag(name) for name in (*StepFigures.__dataclass_fields__, "validation_loss")}
     assert {card["tag"] for card in pinned} <= figures, "and each is a figure of a run"
     assert shown.err == "error: lost connection to pod; reload the page\n" * 2
     assert notes.read_text().splitlines() == [

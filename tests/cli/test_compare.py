@@ -103,6 +103,7 @@ def test_runs_of_different_tokenizers_are_ranked_by_bits_per_byte(call: Any, vol
     assert said[3:] == [
         "By bits per byte: their tokenizers differ, so their losses do not compare.",
         "Their data sets differ, and with them the text that they are validated on.",
+        "Left out: third: third-1a is not on the volume (it has not begun).",
     ]
 
 
@@ -146,4 +147,55 @@ def test_without_a_validated_training_there_is_no_winner(call: Any, volume_folde
     assert "no run has begun yet" in call("fetch", "--best")[2]
     a_run(volume_folder, "first-1a", None, state="training")
     assert "--best: no training has a validation loss yet" in call("fetch", "--best")[2]
-    assert call("compare")[1][-1] == "One run compares with nothing; --all takes every run on the volume."
+    assert "One run compares with nothing; --all takes every run on the volume." in call("compare")[1]
+
+
+def test_runs_without_a_checkpoint_differ_in_all_that_they_differ_in(call: Any, volume_folder: Path) -> None:
+    for name, every in (("first-1a", 5), ("second-1a", 6), ("third-1a", None)):
+        folder = volume_folder / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "status.json").write_text(json.dumps({"state": "starting", "step": 0, "updated": time.time()}))
+        if every:
+            (folder / "config.yaml").write_text(f"steps: 100\nevaluation: {{every: {every}}}\nrun: {{seed: {every}}}\n")
+    said = call("compare")[1]
+    assert [line.split("starting")[-1].strip() for line in said[1:4]] == ["every 5, seed 5", "every 6, seed 6", ""]
+    assert "Settings not known yet: third-1a." in said
+
+
+@pytest.mark.parametrize(
+    ("steps", "ranked", "told"),
+    [
+        ({"first": 100, "second": 100, "third": 100}, ["1 second", "2 third", "3 first"], None),
+        ({"first": 100, "second": 50, "third": 100}, ["1 third", "2 first", "second"], "second-1a (step 50)"),
+        (
+            {"first": 20, "second": 50, "third": 1000},
+            ["1 third", "second", "first"],
+            "second-1a (step 50), first-1a (step 20)",
+        ),
+    ],
+)
+def test_only_losses_of_one_step_are_ranked(
+    call: Any, volume_folder: Path, steps: dict[str, int], ranked: list[str], told: str | None
+) -> None:
+    for (name, step), loss in zip(steps.items(), (3.5, 3.0, 3.25), strict=True):
+        a_run(volume_folder, f"{name}-1a", loss, state="training")
+        status = volume_folder / "runs" / f"{name}-1a" / "status.json"
+        status.write_text(json.dumps(json.loads(status.read_text()) | {"step": step + 7, "validation_step": step}))
+    said = call("compare")[1]
+    assert [line.partition(" 3.")[0].split() for line in said[1:4]] == [each.split() for each in ranked]
+    marks = [line for line in said if line.startswith("Ranked at step")]
+    latest = f"{max(steps.values()):,}"
+    assert marks == ([f"Ranked at step {latest}; not ranked, with a loss of another step: {told}."] if told else [])
+    assert [each["rank"] for each in json.loads("\n".join(call("compare", "--json")[1]))] == [
+        int(each[0]) if each[0].isdigit() else None for each in ranked
+    ]
+
+
+def test_a_run_that_was_removed_is_named(call: Any, volume_folder: Path) -> None:
+    a_run(volume_folder, "first-1a", 3.5)
+    a_run(volume_folder, "third-1a", 3.75)
+    gone = "Left out: second: second-1a is not on the volume (removed, or its training never began)."
+    assert gone in call("compare")[1]
+    code, said, _ = call("fetch", "--best")
+    assert (code, said[0]) == (0, f"--best: {gone}")
+    assert said[1].endswith(" in runs/first-1a")

@@ -347,3 +347,23 @@ def test_a_connection_that_breaks_while_something_goes_is_told(
     code, _, said = call("rm", "runs/old", "--yes")
     assert code == 1
     assert "the connection to the volume broke (unexpected EOF); run `trainyard ls`" in said
+
+
+@pytest.mark.parametrize(
+    ("path", "warned"),
+    [("runs/b-1", True), ("runs/b-1/checkpoints", True), ("runs/b-10", False), ("texts", False)],
+)
+def test_the_run_of_a_living_stack_is_removed_with_a_warning(
+    path: str, warned: bool, call: Any, volume_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("runs/b-1/checkpoints", "runs/b-10", "texts"):
+        (volume_folder / name).mkdir(parents=True, exist_ok=True)
+    targets = [Target("c", "n", "t", None, {}, f"{volume_folder}/runs/{name}-1", training=name) for name in "ab"]
+    monkeypatch.setattr(volume, "targets_of", lambda *_: targets)
+    code, said, _ = call("rm", path, "--stack", "sweep", "--yes")
+    assert code == 0
+    told = (
+        f"{volume_folder}/runs/b-1 is the run of training b of stack sweep: `compare`, `fetch` and `sample` will miss"
+    )
+    assert said.startswith(told) == warned
+    assert ("is the run" in said) == warned

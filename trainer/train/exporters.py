@@ -14,6 +14,8 @@ from trainer.errors import one_line
 WANDB_ID = "wandb-id.txt"
 """In the run directory: a resumed run continues the same W&B run."""
 PREFIX = "trainyard_"
+LOSSES = ("loss", "validation_loss", "bits_per_byte", "f1", "exact_match")
+"""Figures that say how well the model has learned."""
 
 
 class Exporter(Protocol):
@@ -48,7 +50,14 @@ def start(
     return started
 
 
+def tag(figure: str) -> str:
+    """The name of a figure in TensorBoard."""
+    return f"{'loss' if figure in LOSSES else 'more'}/{figure}"
+
+
 class TensorBoard:
+    """Its page opens on the group that is first by alphabet: the losses, not the activations."""
+
     name = "tensorboard"
 
     def __init__(self, run: Path, step: int) -> None:
@@ -58,7 +67,7 @@ class TensorBoard:
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+            self._writer.add_scalar(tag(name), value, step)
 
     def close(self) -> None:
         self._writer.close()
