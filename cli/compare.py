@@ -129,7 +129,7 @@ def best(volume: Volume, targets: list[Target]) -> tuple[Run, list[str]]:
     figure, ranked = ranking(found)
     if figure not in ranked[0].figures:
         raise CommandError(f"--best: no training has a {TITLES[figure]} yet; `trainyard status` says how far they are")
-    return ranked[0], [*remarks(figure, ranked), *missing(targets, found)]
+    return ranked[0], [*others(figure, ranked), *missing(targets, found)]
 
 
 def differences(runs: list[Run]) -> list[str]:
@@ -137,6 +137,15 @@ def differences(runs: list[Run]) -> list[str]:
     known = [run.settings for run in runs if run.settings]
     keys = dict.fromkeys(key for settings in known for key in settings)
     return [key for key in keys if key not in MACHINE_SETTINGS and len({str(each.get(key)) for each in known}) > 1]
+
+
+def others(figure: str, ranked: list[Run]) -> list[str]:
+    """A line about the runs whose loss is of another step than that of the ranked ones."""
+    other = [run for rank, run in numbered(figure, ranked) if rank is None and figure in run.figures]
+    if not other:
+        return []
+    told = ", ".join(f"{run.name} (step {run.validated:,})" for run in other)
+    return [f"Ranked at step {_latest(figure, ranked):,}; not ranked, with a loss of another step: {told}."]
 
 
 def remarks(figure: str, ranked: list[Run]) -> list[str]:
@@ -147,10 +156,7 @@ def remarks(figure: str, ranked: list[Run]) -> list[str]:
     texts = {run.data or run.settings.get("data.directory") for run in ranked if run.settings}
     if len(texts) > 1:
         lines.append("Their data sets differ, and with them the text that they are validated on.")
-    if other := [run for rank, run in numbered(figure, ranked) if rank is None and figure in run.figures]:
-        latest = _latest(figure, ranked)
-        told = ", ".join(f"{run.name} (step {run.validated:,})" for run in other)
-        lines.append(f"Ranked at step {latest:,}; not ranked, with a loss of another step: {told}.")
+    lines += others(figure, ranked)
     if unknown := [run.name for run in ranked if not run.settings]:
         lines.append(f"Settings not known yet: {', '.join(unknown)}.")
     if going := [run.name for run in ranked if run.state not in ("done", "failed")]:
