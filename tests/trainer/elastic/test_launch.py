@@ -81,6 +81,8 @@ def test_a_newcomer_is_taken_in_and_a_notice_costs_no_step(
     assert "event=checkpoint step=" in joined, "the workers save before they make room"
     step = max(losses(tmp_path))
     wait_until(lambda: reached(tmp_path, step + 10), 60, "both nodes train")
+    causes = [each["cause"] for each in json.loads((tmp_path / "status.json").read_text())["incidents"]]
+    assert causes == ["round 1 ended: 1 worker to join"]
 
     first.terminate()
     assert first.wait(40) == 143
@@ -117,6 +119,8 @@ def test_a_checkpoint_longer_than_hung_workers_are_given_is_completed(
         own_etcd.lose_data()
         own_etcd.start()
         wait_until(lambda: len(writing()) > 0, 60, "a checkpoint before the next round")
+        went = "reason='the rendezvous went away, and came back without this round'"
+        wait_until(lambda: went in first.output, 60, "what is known of the cause")
     step = int(writing()[0].name.split(".")[1].removeprefix("step-"))
     wait_until(lambda: "event=new_round after=1 lost_members=0" in first.output, 60, "the end of the round")
     time.sleep(agent.HUNG_SECONDS + 1)
@@ -225,7 +229,7 @@ def test_a_node_without_its_accelerator_leaves_the_others_alone_and_says_why(
     node = start_launcher(settings(tmp_path / "run"), ["--patience", "2"], environment=environment)
     assert node.wait(60) == 1, node.output
     words = termination(tmp_path, 0)
-    assert words["state"] == "restart"
+    assert words["state"] == "broken"
     assert words["message"].startswith("no CUDA device: torch")
     assert "event=new_round" not in node.output
 
