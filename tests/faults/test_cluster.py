@@ -50,9 +50,9 @@ def broken(workers: int, looks: list[Training], after: list[str]) -> str:
     return place.recovered()
 
 
-def test_one_worker_that_begins_at_round_1_again_has_come_back() -> None:
-    """The rendezvous state expires with the lease of the only worker, whose next machine takes minutes to come."""
-    assert "in round 1 (before: 1)" in broken(1, [told(1, 4, 1), told(1, 5, 1)], ["new"])
+def test_one_worker_that_trains_in_another_round_has_come_back() -> None:
+    """The run's record counts rounds on, also where the rendezvous begins at 1 again."""
+    assert "in round 2 (before: 1)" in broken(1, [told(2, 4, 1), told(2, 5, 1)], ["new"])
 
 
 @pytest.mark.parametrize("after", [["old-0"], []])
