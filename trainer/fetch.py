@@ -146,7 +146,7 @@ def _is_wanted(name: str) -> bool:
 
 def _note(path: Path) -> dict[str, Any]:
     """What an earlier fetch noted; empty if it is not in our form: others write on the volume, too."""
-    note = read_json(path, links=False) or {}
+    note = read_json(path) or {}
     files, revision = note.get("files"), note.get("revision", "")
     fine = isinstance(files, dict) and all(isinstance(name, str) and _is_wanted(name) for name in files)
     return note if fine and isinstance(revision, str) else {}
@@ -240,8 +240,8 @@ def _is_whole(path: Path, file: RepoSibling) -> bool:
     if _size(path) != file.size:
         return False
     if file.lfs is not None:
-        return sha256(path, links=False) == file.lfs.sha256
-    with open_regular(path, links=False) as opened:
+        return sha256(path) == file.lfs.sha256
+    with open_regular(path) as opened:
         content = opened.read()
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest() == file.blob_id
 

@@ -1,7 +1,4 @@
-"""Files of a volume on which others write, too: reads that trust no name, writes that a kill leaves undone or complete.
-
-A name may be a link out of its folder, a FIFO that blocks, a device without an end, or 8 TB without one stored byte.
-"""
+"""Files of the volume: reads that say what a name stands for, writes that a kill leaves undone or complete."""
 
 import errno
 import fnmatch
@@ -23,11 +20,7 @@ DESCRIPTION = (".json", ".txt", ".model", ".jinja")
 neither fetched nor exported."""
 TEMPLATES = "additional_chat_templates"
 """The folder of further chat templates, where transformers looks for them."""
-KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link"}
-SPARSE = 16
-"""A file of which less than a 16th is stored has holes: text and weights do not compress so far on btrfs or ZFS."""
-SMALL = 1 << 16
-"""Bytes up to which holes do not matter; file systems store small files in their inode, as no block."""
+KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
 LARGEST_JSON = 256 << 20
 LFS = b"version https://git-lfs.github.com/spec/"
 """Begins a pointer of Git LFS (its specification, version 1), which has less than 1,024 bytes."""
@@ -41,62 +34,30 @@ class Unfit(OSError):
         super().__init__(errno.EINVAL, problem, str(path))
 
 
-def open_regular(path: Path, inside: Path | None = None, links: bool = True) -> BufferedReader:
-    """Open a file that others may have put there, for reading. Raises Unfit if it is none, as for every odd name.
+def open_regular(path: Path, inside: Path | None = None) -> BufferedReader:
+    """Open a file for reading. Raises Unfit for what holds no data: a folder, a FIFO, a device, a pointer of Git LFS.
 
-    inside: the folder below which nothing is believed, by default the file's own; a person named the way to it, and
-    that may have links. Below it a link may lead to a file inside or, in a snapshot of the Hugging Face cache, to one
-    of the cache's blobs; links=False: none may.
+    inside: the folder that was listed for this file, which a link may not lead out of.
     """
-    root = os.path.realpath(inside or path.parent)
-    try:
-        wanted = os.path.join(root, os.path.relpath(path, inside or path.parent))
-        real = os.path.realpath(wanted) if links else os.path.normpath(wanted)
-        snapshots = os.path.dirname(root)
-        blobs = [os.path.join(os.path.dirname(snapshots), "blobs")] if snapshots.endswith("/snapshots") else []
-        base = next((base for base in (root, *blobs) if real.startswith(base.rstrip("/") + "/")), None)
-        if base is None:
-            raise Unfit(path, "is a link that leads out of its folder; put the file itself there")
-        descriptor = _descend(base, os.path.relpath(real, base).split("/"))
-    except ValueError:  # a NUL or half of a surrogate pair
-        raise Unfit(path, "is no name of a file") from None
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise Unfit(path, "is a link or a socket, no regular file") from None
-        error.filename = str(path)  # os.open had the last part of it
-        raise
-    try:
-        _require_content(descriptor, path)
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
-def _descend(base: str, parts: list[str]) -> int:
-    """Open base/PARTS step by step, so that no link that appears meanwhile is followed."""
-    folder = os.open(base, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY)
-    try:
-        for part in parts[:-1]:
-            inner = os.open(part, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-        return os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=folder)
-    finally:
-        os.close(folder)
-
-
-def _require_content(descriptor: int, path: Path) -> None:
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        raise Unfit(path, f"is {KINDS.get(stat.S_IFMT(found.st_mode), 'a device')}, no regular file")
-    if found.st_size > SMALL and found.st_blocks * 512 * SPARSE < found.st_size:
-        os.lseek(descriptor, 0, os.SEEK_HOLE)  # makes ZFS count what it has not written yet
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        if (stored := os.fstat(descriptor).st_blocks * 512) * SPARSE < found.st_size:
-            raise Unfit(path, f"has holes: {found.st_size} bytes, of which {stored} are stored; copy it again")
-    if found.st_size < 1024 and os.pread(descriptor, len(LFS), 0) == LFS:
+    if inside is not None:
+        require_inside(path, inside)
+    kind = stat.S_IFMT(os.stat(str(path)).st_mode)
+    if kind != stat.S_IFREG:
+        raise Unfit(path, f"is {KINDS.get(kind, 'a device')}, no regular file")
+    file = open(str(path), "rb")  # noqa: SIM115  # the caller closes it
+    if os.fstat(file.fileno()).st_size < 1024 and file.peek(len(LFS)).startswith(LFS):
+        file.close()
         raise Unfit(path, POINTER)
+    return file
+
+
+def require_inside(path: Path, folder: Path) -> None:
+    """Raise Unfit for a file of a folder that is a link out of it; the Hugging Face cache's lead to its blobs."""
+    root, real = os.path.realpath(folder), os.path.realpath(path)
+    snapshots = os.path.dirname(root)
+    allowed = [root, *([f"{os.path.dirname(snapshots)}/blobs"] if snapshots.endswith("/snapshots") else [])]
+    if not any(real.startswith(f"{base.rstrip('/')}/") for base in allowed):
+        raise Unfit(path, "is a link that leads out of its folder; put the file itself there")
 
 
 def require_regular(path: Path, inside: Path | None = None) -> None:
@@ -203,10 +164,10 @@ def require_listed(path: str, pattern: bool = False) -> None:
             folders.clear()
 
 
-def read_json(path: Path, links: bool = True) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
     """The object that the file holds, or None if it is missing, no regular file or anything else."""
     try:
-        with open_regular(path, links=links) as file:
+        with open_regular(path) as file:
             return parse_mapping(file.read(LARGEST_JSON))
     except (FileNotFoundError, NotADirectoryError, Unfit, ValueError):
         return None
@@ -226,6 +187,6 @@ def read_record(path: Path) -> dict[str, Any]:
     return read_json(path) or {}
 
 
-def sha256(path: Path, inside: Path | None = None, links: bool = True) -> str:
-    with open_regular(path, inside, links) as file:
+def sha256(path: Path, inside: Path | None = None) -> str:
+    with open_regular(path, inside) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

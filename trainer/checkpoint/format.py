@@ -212,7 +212,7 @@ def verify_checkpoint(
         manifest = _manifest(path)
         sizes, digests = manifest["bytes"], manifest["sha256"]
         for name in sorted(digests.keys() - absent, key=lambda name: (-sizes[name], name))[share[0] :: share[1]]:
-            with open_regular(path / name, path, links=False) as file:
+            with open_regular(path / name) as file:
                 if os.fstat(file.fileno()).st_size != sizes[name]:
                     raise Unfit(name, f"does not have the {sizes[name]} bytes of the manifest")
                 if hashlib.file_digest(file, "sha256").hexdigest() != digests[name]:
@@ -230,7 +230,7 @@ def is_complete(path: Path) -> bool:
     """Whether every file of the manifest is there with its size: unlike `verify_checkpoint`, reads no gigabytes."""
     try:
         for name, size in _manifest(path)["bytes"].items():
-            with open_regular(path / name, path, links=False) as file:
+            with open_regular(path / name) as file:
                 if os.fstat(file.fileno()).st_size != size:
                     return False
         return True
@@ -241,7 +241,7 @@ def is_complete(path: Path) -> bool:
 def _manifest(path: Path) -> dict[str, Any]:
     """The manifest of the folder. Raises OSError if it is not byte for byte what was written for this step."""
     file = path / MANIFEST
-    with open_regular(file, path, links=False) as opened:
+    with open_regular(file) as opened:
         text = opened.read(LARGEST_MANIFEST)
     try:
         found = parse_mapping(text) or {}
@@ -261,7 +261,15 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 def _is_list_of_files(sizes: dict[str, Any], digests: dict[str, Any]) -> bool:
     whole = sizes.keys() == digests.keys() and sizes.keys() >= {OPTIMIZER, CONFIGURATION}
-    return whole and all(type(size) is int for size in sizes.values())
+    return whole and all(_is_inside(name) for name in sizes) and all(type(size) is int for size in sizes.values())
+
+
+def _is_inside(name: str) -> bool:
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in name and not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -66,7 +66,7 @@ def find_folder(spec: str) -> Path | None:
         folder = path if path.is_dir() else path.parent
         for name in {FILE, *COMPANIONS, *SAID_IN, *OPENAI, *OLD}:
             if os.path.lexists(folder / name):
-                require_regular(folder / name)
+                require_regular(folder / name, folder)
         return folder
     from huggingface_hub import snapshot_download
 

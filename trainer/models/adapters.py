@@ -180,7 +180,7 @@ def _settings(folder: Path) -> Any:
 
     for name in FILES:
         if os.path.lexists(folder / name):
-            require_regular(folder / name)
+            require_regular(folder / name, folder)
     found, plain = read_json(folder / CONFIG) or {}, vars(LoraConfig())
     if found.get("peft_type") != "LORA":
         raise UserError(f"{folder}: is an adapter of type {shown(found.get('peft_type'))}; only LORA is read")

@@ -170,7 +170,7 @@ def _check_files(model: str) -> None:
     if folder.is_dir():
         for path in sorted(folder.iterdir()):
             if path.suffix in (*DESCRIPTION, ".safetensors"):
-                require_regular(path)
+                require_regular(path, folder)
         for path in filter(Path.is_file, weight_files(folder)):
             try:
                 safe_open(path, "pt").__enter__().__exit__(None, None, None)

@@ -94,16 +94,10 @@ def _odd(make: Callable[[Path], object]) -> Callable[[Path], None]:
     return replace
 
 
-def _sparse(path: Path) -> None:
-    with open(path, "wb") as file:
-        file.truncate(1 << 40)
-
-
 HARMS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a pointer": (lambda path: (path.write_bytes(POINTER), None)[1], "is a Git LFS pointer"),
     "a FIFO": (_odd(os.mkfifo), "is a FIFO"),
     "a folder": (_odd(Path.mkdir), ""),
-    "holes": (_odd(_sparse), "has holes: 1099511627776 bytes, of which 0 are stored"),
     "a link out": (_outside, "is a link that leads out of its folder"),
     "a link to a device": (_odd(lambda path: path.symlink_to("/dev/zero")), "is a link that leads out of its folder"),
     "a link to nothing": (_odd(lambda path: path.symlink_to("nothing")), ""),
