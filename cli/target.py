@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import CommandError, last_line
-from infra.stackfiles import PROJECT, ROOT, stack_file_values, stacks
+from infra.stackfiles import NODE_CONTEXT, PROJECT, ROOT, stack_file_values, stacks
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
@@ -172,6 +172,8 @@ def targets_of(stack: str) -> list[Target]:
     if done.returncode:
         raise CommandError(_why(stack, done.stderr))
     outputs = json.loads(done.stdout)
+    if outputs.get("context") == NODE_CONTEXT and is_local(stack) and not node_runs():
+        raise CommandError(STOPPED)
     runs = outputs.get("trainings") or ({"": outputs} if "jobName" in outputs else {})
     if not runs:
         raise CommandError(f"stack {stack} has no training yet; run `pulumi up --stack {stack}` first")
@@ -198,6 +200,8 @@ def exported(stack: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+#: A stack on this machine while the node is stopped.
+STOPPED = "the node is stopped; `trainyard local up` starts it, with all that its stacks have"
 DOWN = "stack local is not up; `make up` brings it up, with the datasets and runs that it left in .local/"
 
 
@@ -237,6 +241,12 @@ def _why(stack: str, said: str) -> str:
 def is_local(stack: str) -> bool:
     """Whether the stack's state is in .local/."""
     return (ROOT / ".local" / "state" / ".pulumi" / "stacks" / PROJECT / f"{stack}.json").exists()
+
+
+def node_runs() -> bool:
+    """Whether this machine's node is up: its context is in .local/kubeconfig from its start to its stop."""
+    file = ROOT / ".local" / "kubeconfig"
+    return file.exists() and NODE_CONTEXT in file.read_text("utf-8")
 
 
 def enter_local() -> None:

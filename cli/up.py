@@ -9,9 +9,20 @@ from typing import Annotated
 import typer
 
 from cli import CommandError
-from cli.target import RunningStack, StackName, configuration, enter_local, exported, is_local, run, target_of
+from cli.target import (
+    STOPPED,
+    RunningStack,
+    StackName,
+    configuration,
+    enter_local,
+    exported,
+    is_local,
+    node_runs,
+    run,
+    target_of,
+)
 from infra.stackfiles import NODE_CONTEXT, ROOT, stack_file_values
-from infra.state import protection
+from infra.state import on_node, protection
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask, and show no preview.")]
 TRAINYARD = (sys.executable, "-m", "cli")
@@ -39,8 +50,8 @@ def up(stack: StackName = "", yes: Yes = False) -> int:
 def down(stack: RunningStack = "", yes: Yes = False) -> int:
     """Pulumi shows what it will destroy and asks. On a cluster that the stack has not made, its volume with all runs
     goes too where the storage class says so: `trainyard doctor` tells. A stack on this machine is removed; its datasets
-    and runs stay in .local/, and with the stack `local` the node stops. Nothing is destroyed where anything of the
-    stack is protected.
+    and runs stay in .local/, and with the stack `local` the node stops, unless other stacks live on it and nobody
+    consents. Nothing is destroyed where anything of the stack is protected.
     """
     _refuse_unasked(yes, "destroy")
     local = is_local(stack)
@@ -59,7 +70,20 @@ def down(stack: RunningStack = "", yes: Yes = False) -> int:
             code = run("pulumi", "stack", "rm", stack, "--yes", "--preserve-config")
         if code:
             return code
-    return run(*TRAINYARD, "local", "down") if stack == "local" else 0
+    return _stop_node(yes) if stack == "local" else 0
+
+
+def _stop_node(yes: bool) -> int:
+    """Stop the node, but not under other stacks without a word."""
+    if others := [name for name in on_node() if name != "local"]:
+        many = "s" * (len(others) > 1)
+        print(
+            f"the node has the stack{many} {', '.join(others)} too, whose trainings would end with it", file=sys.stderr
+        )
+        if yes or not typer.confirm("Stop the node all the same? What they have stays on disk", err=True):
+            print("the node stays up; to stop it: trainyard local down", file=sys.stderr)
+            return 0
+    return run(*TRAINYARD, "local", "down")
 
 
 def _refuse_unasked(yes: bool, what: str) -> None:
@@ -71,7 +95,10 @@ def _pulumi(command: str, stack: str, yes: bool, local: bool, *options: str) -> 
     """Run Pulumi; on this machine `trainyard local timings` lists how long it took."""
     typed = ["pulumi", command, "--stack", stack, *(["--yes", "--skip-preview", "--suppress-progress"] if yes else [])]
     timed = [*TRAINYARD, "local", "run", "--phase", f"pulumi {command}", "--"] if local else []
-    return run(*timed, *typed, *options)
+    code = run(*timed, *typed, *options)
+    if code and local and not node_runs():
+        raise CommandError(f"{STOPPED}; then the same command again", code=code)
+    return code
 
 
 def _context(stack: str) -> str:

@@ -7,10 +7,16 @@ then, and what goes with the cluster (`deleted_with`) has left the state althoug
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from infra.stackfiles import NODE_CONTEXT, ROOT
+
+#: The backend of this machine's stacks; a stack's file is in .pulumi/stacks/PROJECT.
+BACKEND = ROOT / ".local" / "state"
 #: A resource's own input that makes the cloud refuse its deletion.
 KEY = "deletionProtection"
 
@@ -38,6 +44,37 @@ def protection(exported: Mapping[str, Any], stack: str) -> list[str]:
             f"run `pulumi state unprotect --stack {stack} {what}`, then the same command again"
         )
     return lines
+
+
+def resources(file: Path) -> list[dict[str, Any]]:
+    """What a stack's file in a backend's folder lists. Raises ValueError when Pulumi was killed while it wrote it."""
+    try:
+        checkpoint = json.loads(file.read_text("utf-8"))["checkpoint"]
+        # `pulumi stack init` writes "Latest", and `pulumi up` "latest" (3.200.0).
+        latest = {key.lower(): value for key, value in checkpoint.items()}["latest"] or {}
+        return [dict(each) for each in latest.get("resources") or []]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        unknown = f"damaged, so what stack {file.stem} still has is unknown"
+        raise ValueError(f"{file}: {unknown}; restore it from {file.name}.bak beside it") from None
+
+
+def lives(listed: list[dict[str, Any]]) -> str:
+    """Where a stack has resources: `node`, this machine's; `elsewhere`; empty: nowhere."""
+    # infra/existing.py sets the provider's context to the node's; a stack with a cluster of its own sets none.
+    if any((each.get("inputs") or {}).get("context") == NODE_CONTEXT for each in listed):
+        return "node"
+    return "elsewhere" if any(not each["type"].startswith("pulumi:") for each in listed) else ""
+
+
+def on_node() -> Iterator[str]:
+    """The stacks that live on this machine's node; one whose state is damaged may."""
+    for file in sorted((BACKEND / ".pulumi" / "stacks").glob("*/*.json")):
+        try:
+            found = lives(resources(file))
+        except ValueError:
+            found = "node"
+        if found == "node":
+            yield file.stem
 
 
 def _names(resources: list[Mapping[str, Any]], shown: int = 3) -> str:

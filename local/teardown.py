@@ -4,7 +4,6 @@ The registry, containerd's images, etcd's data and the shared storage stay, so t
 cleans up after a node that was killed: each step removes whatever it finds.
 """
 
-import json
 import os
 import re
 import shutil
@@ -12,8 +11,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from infra.state import lives, resources
 from local import cgroups, kubeconfig, network, node, paths, processes, toolchain
-from local.kubeconfig import CONTEXT
 from local.shell import LocalError
 
 # Stop order: first what would restart pods, last what the others write to.
@@ -154,24 +153,11 @@ def remove_cgroups() -> list[Path]:
 
 def living_stacks() -> list[str]:
     """List the stacks in .local's state that have resources outside the local node. Raises LocalError."""
-    return sorted(path.stem for path in (paths.PULUMI_STATE / ".pulumi/stacks").glob("*/*.json") if _lives(path))
-
-
-def _lives(stack: Path) -> bool:
-    """Whether a stack's file lists resources outside the local node."""
+    files = sorted((paths.PULUMI_STATE / ".pulumi/stacks").glob("*/*.json"))
     try:
-        checkpoint = json.loads(stack.read_text())["checkpoint"]
-        # `pulumi stack init` writes "Latest", and `pulumi up` "latest" (3.200.0).
-        latest = {key.lower(): value for key, value in checkpoint.items()}["latest"] or {}
-        resources = latest.get("resources") or []
-        # infra/existing.py sets the provider's context to the node's; a stack with a cluster of its own sets none.
-        on_node = any((each.get("inputs") or {}).get("context") == CONTEXT for each in resources)
-        return not on_node and any(not each["type"].startswith("pulumi:") for each in resources)
-    except (ValueError, KeyError, TypeError, AttributeError):  # Pulumi was killed while it wrote the file
-        raise LocalError(
-            f"{stack}: damaged, so what stack {stack.stem} still has is unknown; restore it from {stack.name}.bak "
-            "beside it, or delete it if the stack has nothing outside this node"
-        ) from None
+        return [file.stem for file in files if lives(resources(file)) == "elsewhere"]
+    except ValueError as error:
+        raise LocalError(f"{error}, or delete it if the stack has nothing outside this node") from None
 
 
 def remove_state() -> None:

@@ -3,6 +3,7 @@ tests/local/test_another_cluster.py and tests/e2e."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from cli.__main__ import main
-from infra.stackfiles import ROOT
+from infra.stackfiles import NODE_CONTEXT, ROOT
 
 #: Records what is typed; fails where a file $FAIL names the command; knows a stack with a training.
 PULUMI = """#!/bin/sh
@@ -159,3 +160,75 @@ def test_ctrl_c_reaches_pulumi_which_ends_what_it_has_begun(typed: Path) -> None
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(30) == 5
     assert typed.read_text() == "began\nended\n"
+
+
+def made(backend: Path, name: str, context: str | None) -> None:
+    """A stack's file as the backend of this machine keeps it."""
+    file = backend / ".pulumi" / "stacks" / "trainyard" / f"{name}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    inputs = {"inputs": {"context": context}} if context else {}
+    resources = [
+        {"type": "pulumi:providers:kubernetes", "urn": "x", **inputs},
+        {"type": "kubernetes:core/v1:Pod", "urn": "y"},
+    ]
+    file.write_text(json.dumps({"checkpoint": {"latest": {"resources": resources}}}))
+
+
+@pytest.mark.parametrize(
+    ("others", "words", "answer", "stopped", "said"),
+    [
+        ({}, ["--yes"], "", True, ""),
+        ({"cloud": None, "kind": "kind-kind"}, ["--yes"], "", True, ""),
+        ({"mine": NODE_CONTEXT}, ["--yes"], "", False, "the node has the stack mine too, whose trainings would end"),
+        ({"a": NODE_CONTEXT, "b": NODE_CONTEXT}, [], "n", False, "the node has the stacks a, b too"),
+        ({"mine": NODE_CONTEXT}, [], "y", True, "Stop the node all the same?"),
+    ],
+)
+def test_the_node_is_not_stopped_under_other_stacks_unasked(
+    others: dict[str, str | None],
+    words: list[str],
+    answer: str,
+    stopped: bool,
+    said: str,
+    typed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("infra.state.BACKEND", tmp_path)
+    monkeypatch.setattr("cli.up._refuse_unasked", lambda *_: None)
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr("cli.up.run", lambda *command: ran.append(command) or 0)
+    for name, context in {"local": NODE_CONTEXT, **others}.items():
+        made(tmp_path, name, context)
+    assert main(["down", "--stack", "local", *words]) == 0
+    shown = capsys.readouterr().err
+    assert any(command[-2:] == ("local", "down") for command in ran) == stopped
+    assert said in shown
+    assert ("the node stays up; to stop it: trainyard local down" in shown) == (not stopped)
+
+
+@pytest.mark.parametrize("command", ["status", "ls", "runs", "stop"])
+def test_a_stack_whose_node_is_stopped_says_so(
+    command: str, typed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed.with_name("pulumi").write_text(PULUMI.format(notes=typed).replace('"there"', f'"{NODE_CONTEXT}"'))
+    monkeypatch.setattr("cli.target.is_local", lambda stack: True)
+    monkeypatch.setattr("cli.target.enter_local", lambda: None)
+    monkeypatch.setattr("cli.target.ROOT", tmp_path)
+    assert main([command, "--stack", "mine"]) == 1
+    assert capsys.readouterr().err.startswith("error: the node is stopped; `trainyard local up` starts it")
+
+
+def test_pulumi_that_fails_because_the_node_was_stopped_says_so(
+    typed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A `down` that waited for its answer while another one stopped the node."""
+    monkeypatch.setattr("cli.up.is_local", lambda stack: True)
+    monkeypatch.setattr("cli.up.enter_local", lambda: None)
+    monkeypatch.setattr("cli.up.exported", lambda stack: {})
+    monkeypatch.setattr("cli.target.ROOT", tmp_path)
+    monkeypatch.setattr("cli.up.run", lambda *command: 255 if "destroy" in command else 0)
+    assert main(["down", "--stack", "mine", "--yes"]) == 255
+    assert "error: the node is stopped; `trainyard local up` starts it" in capsys.readouterr().err
