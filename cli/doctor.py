@@ -15,7 +15,7 @@ from infra.config import ConfigError, StackConfig
 from infra.doctor import finding, prerequisites
 from infra.doctor.finding import Finding, ok, problem, warning
 from infra.parse import parse
-from infra.stackfiles import for_stack, plain_tokens, stack_file, stack_file_values
+from infra.stackfiles import for_stack, foreign, plain_tokens, stack_file, stack_file_values
 
 
 def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Finding]:
@@ -36,6 +36,8 @@ def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Fi
         for line in error.problems:
             path, _, text = line.partition(": ")
             yield problem(path, text, "")
+    for key in foreign(stack) if content else ():
+        yield warning(key, "nothing reads it: the stack's providers have all that they need from its own sections")
     for line in plain_tokens(values, stack):
         key, _, text = line.partition(": ")
         text, _, command = text.partition("; ")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from functools import partial
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import TypeVar, get_type_hints
 
 from infra.machine import Machine
 from infra.sections import (
@@ -70,54 +68,31 @@ class StackConfig:
 
     @property
     def machine(self) -> Machine:
-        """The machine type of the nodes that train. Raises Unreadable."""
+        """The machine type of the nodes that train. Raises Absent."""
         if self.node_machine is None:
-            raise Unreadable
+            raise Absent
         return self.node_machine
 
     @property
     def torch(self) -> str:
-        """torch's build in the trainer's image: cpu or cuda. Raises Unreadable."""
+        """torch's build in the trainer's image: cpu or cuda."""
         return self.image.torch or ("cuda" if self.workers.gpus else "cpu")
 
     @property
     def threads_per_core(self) -> int | None:
-        """`nodes.threadsPerCore`, where the cloud has it. Raises Unreadable."""
+        """`nodes.threadsPerCore`, where the cloud has it. Raises Absent."""
         return getattr(self.section(NodesConfig), "threads_per_core", None)
 
     def section(self, wanted: type[_Section]) -> _Section:
-        """The section of a class that only some stacks have, such as GkeConfig. Raises Unreadable without it."""
+        """The section of a class that only some stacks have, such as GkeConfig. Raises Absent without it."""
         for found in (self.cloud, self.nodes, self.storage):
-            if isinstance(found.section if isinstance(found, Mistaken) else found, wanted):
-                return cast(_Section, found)
-        raise Unreadable
+            if isinstance(found, wanted):
+                return found
+        raise Absent
 
 
-class Unreadable(LookupError):
-    """A section that a rule reads is missing or invalid. The rule ends: the mistakes are reported already."""
-
-
-class Mistaken:
-    """Stands in for a section with mistakes: reading a key that has one ends the rule, the others are as given."""
-
-    def __init__(self, section: Section | None = None, wrong: Iterable[str] = ()) -> None:
-        self.section, self.wrong = section, frozenset(wrong)
-
-    def model_copy(self, update: Mapping[str, Any]) -> Mistaken:
-        return Mistaken(self.section and self.section.model_copy(update=update), self.wrong)
-
-    def __getattr__(self, name: str) -> Any:
-        if self.section is None or name in self.wrong or name in ("model_dump", "model_validate"):
-            raise Unreadable
-        own = inspect.getattr_static(type(self.section), name, None)
-        if isinstance(own, property) and own.fget:  # it reads keys too
-            return own.fget(self)
-        if inspect.isfunction(own) and not hasattr(Section, name):
-            return partial(own, self)
-        value = getattr(self.section, name)
-        if not isinstance(value, Section):
-            return value
-        return Mistaken(value, [key.removeprefix(f"{name}.") for key in self.wrong if key.startswith(f"{name}.")])
+class Absent(LookupError):
+    """A rule reads a section or a machine that only other stacks have. It ends, and finds nothing."""
 
 
 #: Yields one line per problem: `path: what was given; what is allowed`.

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -21,16 +21,16 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from infra.clouds import CLOUDS, cloud_of, keys, sections, tables
-from infra.config import ConfigError, Mistaken, Rule, StackConfig, Unreadable, shared_sections
+from infra.config import Absent, ConfigError, StackConfig, shared_sections
 from infra.machine import for_pods
 from infra.names import unusable_names
 from infra.rules import RULES
-from infra.sections import DATA, NodesConfig
-from infra.stackfiles import ROOT, beside_config
+from infra.sections import DATA, ClusterConfig
+from infra.stackfiles import ROOT, unread
 from infra.trainings import KEYS, Differing, checkpoints, is_swept, several, shared_data, under
-from trainer.config.base import Problems, merge, named, validated
+from trainer.config.base import Problems, Section, merge, named, snake, validated
 from trainer.config.schema import Config as TrainingConfig
-from trainer.config.schema import checked, with_deepspeed_file
+from trainer.config.schema import with_deepspeed_file
 from trainer.config.values import encrypted
 
 #: Path -> error text for a value of the wrong form ("": for names).
@@ -41,20 +41,25 @@ def parse(values: Mapping[str, Any], stack: str) -> StackConfig:
     """Parse the values under `trainyard:` of one stack, and of each of its trainings.
 
     Raises:
-        ConfigError: with all problems of the stack.
+        ConfigError: with all problems of the stack; those of the file's structure come first, since others may follow
+            from them.
     """
+    structure = sorted(unread(stack, (*shared_sections(), *CLOUDS)))
     problems: list[str] = []
     given = several(values, problems)
     config, shared = _parsed({key: value for key, value in values.items() if key not in KEYS}, stack)
     if given:
         config, shared = _with_trainings(given, shared, stack)
-    if problems := problems + shared:
+    found = [*structure, *sorted({*problems, *shared})]
+    if config is None or found:
         # The given text may contain newlines: each problem stays on one line.
-        raise ConfigError(stack, sorted({" ".join(problem.split()) for problem in problems}))
+        raise ConfigError(stack, list(dict.fromkeys(" ".join(problem.split()) for problem in found)))
     return config
 
 
-def _with_trainings(given: Mapping[str, Differing], shared: list[str], stack: str) -> tuple[StackConfig, list[str]]:
+def _with_trainings(
+    given: Mapping[str, Differing], shared: list[str], stack: str
+) -> tuple[StackConfig | None, list[str]]:
     """A stack with several trainings, and its problems; `shared` are those of the stack without them."""
     read = {name: _parsed(each.values, stack) for name, each in given.items()}
     # A problem of the stack's own keys is told once. One that every training mends is none.
@@ -68,61 +73,75 @@ def _with_trainings(given: Mapping[str, Differing], shared: list[str], stack: st
     trainings = {
         name: replace(config, training_name=name, less_urgent=len(read) - at)
         for at, (name, (config, _)) in enumerate(read.items(), 1)
+        if config
     }
-    stands_for_all = next(iter(trainings.values()))
-    if not problems:
-        problems += shared_data(trainings, {name: _data_of(each) for name, each in trainings.items()})
-        problems += checkpoints(trainings)
-        # Such as in the check of the nodes, which needs as many as any.
-        stands_for_all = max(trainings.values(), key=lambda config: config.workers.count)
+    if problems:
+        return None, problems
+    problems += shared_data(trainings, {name: _data_of(each) for name, each in trainings.items()})
+    problems += checkpoints(trainings)
+    # Such as in the check of the nodes, which needs as many as any.
+    stands_for_all = max(trainings.values(), key=lambda config: config.workers.count)
     return replace(stands_for_all, training_name="", trainings=trainings), problems
 
 
-def _parsed(values: Mapping[str, Any], stack: str) -> tuple[StackConfig, list[str]]:
+def _parsed(values: Mapping[str, Any], stack: str) -> tuple[StackConfig | None, list[str]]:
     """A stack with one training, and its problems.
 
-    It validates section by section, so that a mistake in one does not hide those in the others, and runs the rules on
-    every section that parsed.
+    It validates section by section, so that a mistake in one does not hide those in the others. The rules between keys
+    run once all sections are valid: what they would say of a section with a mistake often follows from that.
     """
-    cluster = cluster_kind(values)
-    # Of an unknown kind of cluster, the sections that all kinds have alike.
-    known = sections(cluster) if cluster else shared_sections()
     every_key = cache(keys)
-    why = f"stands beside `config:` in Pulumi.{stack}.yaml, where nothing reads it; indent it with two spaces below"
-    problems = [f"{key}: {why}" for key in beside_config(stack)]
-    for key in sorted(values.keys() - known.keys() - CLOUDS.keys() - {"nodes"}):
-        wrong = Problems(keys=every_key)
-        if key.split(".")[0] in {*known, *CLOUDS, "nodes"}:
+    top = Problems(keys=every_key)
+    for key in sorted(values.keys() - shared_sections().keys() - CLOUDS.keys()):
+        if key.split(".")[0] in {*shared_sections(), *CLOUDS}:
             fix = f"pulumi config rm '{key}', then pulumi config set --path '{key}' VALUE"
-            wrong.add((key,), f"was set without --path; {fix}")
+            top.add((key,), f"was set without --path; {fix}")
+            top.keys.add(snake(key))
         else:
-            wrong.tell_unknown((key,), [*known, *KEYS])
-        problems += wrong.lines
-    parsed: dict[str, Any] = {}
-    for key, section in known.items():
+            top.tell_unknown((key,), [*(sections(cluster_kind(values) or "existing")), *KEYS])
+    problems = top.lines
+
+    def read(key: str, section: type[Section]) -> tuple[Any, Problems]:
         given = {} if values.get(key) is None or (key == "secrets" and encrypted(values[key])) else values[key]
-        if given == {} and (key in CLOUDS or key == "nodes"):
-            parsed[key] = None
-            continue
-        if not cluster and key in ("nodes", "storage"):
-            parsed[key] = Mistaken()
-            continue
         wrong = Problems(to_camel, key, forms=FORMS, keys=every_key)
+        # A key that stands elsewhere, which is told, is not missing too.
+        wrong.keys.update(path.removeprefix(f"{key}.") for path in top.keys if path.startswith(f"{key}."))
         if section is TrainingConfig:
-            found = checked(_with_deepspeed_file(named(TrainingConfig, given, wrong), wrong), wrong)
-        else:
-            found = validated(section, given, wrong)
-        parsed[key] = Mistaken(found, wrong.keys) if wrong.lines else found
-        problems += wrong.lines
-    kind = _kind(parsed["cluster"])
+            given = _with_deepspeed_file(named(TrainingConfig, given, wrong), wrong)
+        found = validated(section, given, wrong)
+        problems.extend(wrong.lines)
+        return found, wrong
+
+    cluster, wrong = read("cluster", ClusterConfig)
+    kind = "" if {"", "kind"} & wrong.keys or "cluster" in top.keys else cluster.kind
     if kind not in ("", *CLOUDS):
         problems.append(f"cluster.kind: '{kind}' is not known; allowed: {', '.join(CLOUDS)}")
-        kind, parsed["cluster"] = "", Mistaken()
-    problems += _misplaced(values, parsed, kind)
-    shared: dict[str, Any] = {"nodes": None} | {key: section for key, section in parsed.items() if key not in CLOUDS}
-    config = _fill_in(StackConfig(cloud=parsed.get(kind), **shared), kind, stack)
-    for rule in (*RULES, *(CLOUDS[kind].rules if kind else ()), lambda config: unusable_names(config.cluster, stack)):
-        problems += _ask(rule, config)
+        kind = ""
+    known = sections(kind) if kind else {}
+    parsed: dict[str, Any] = {"cluster": cluster, "nodes": None}
+    for key, section in (known or shared_sections()).items():
+        made = key in (*CLOUDS, "nodes")
+        if made and not values.get(key):
+            if known and key not in top.keys and not any(path.startswith(f"{key}.") for path in top.keys):
+                needed = ", ".join(
+                    f"{key}.{field.alias}" for field in section.model_fields.values() if field.is_required()
+                )
+                problems.append(f"{key}: missing; a cluster of kind {kind} needs {needed}")
+        elif key != "cluster" and (known or key not in ("nodes", "storage")):
+            parsed[key], _ = read(key, section)
+    for key in (*CLOUDS, "nodes"):
+        if known and key not in known and values.get(key):
+            makers = key if key in CLOUDS else " or ".join(name for name, cloud in CLOUDS.items() if cloud.nodes)
+            problems.append(
+                f"{key}: only used with clusters that the stack makes; set cluster.kind: {makers}, or remove {key}"
+            )
+    if problems:
+        return None, problems
+    shared = {key: section for key, section in parsed.items() if key not in CLOUDS}
+    config = _fill_in(StackConfig(cloud=parsed.get(kind), **shared), stack)
+    for rule in (*RULES, *CLOUDS[kind].rules, lambda config: unusable_names(config.cluster, stack)):
+        with suppress(Absent):
+            problems += rule(config)
     return config, problems
 
 
@@ -144,50 +163,17 @@ def cluster_kind(values: Mapping[str, Any]) -> str:
     return given if isinstance(given, str) and given in CLOUDS else ""
 
 
-def _kind(section: Any) -> str:
-    """The kind that a section names; empty where that key is wrong."""
-    with suppress(Unreadable):
-        return section.kind
-    return ""
-
-
-def _ask(rule: Rule, config: StackConfig) -> Iterator[str]:
-    """The problems that a rule finds until it reads an invalid section."""
-    with suppress(Unreadable):
-        yield from rule(config)
-
-
-def _misplaced(values: Mapping[str, Any], parsed: Mapping[str, Any], kind: str) -> Iterator[str]:
-    """Sections of another kind of cluster, and missing ones of this kind."""
-    for key in (*CLOUDS, "nodes") if kind else ():
-        if key not in parsed and values.get(key):
-            makers = key if key in CLOUDS else " or ".join(name for name, cloud in CLOUDS.items() if cloud.nodes)
-            yield f"{key}: only used with clusters that the stack makes; set cluster.kind: {makers}, or remove {key}"
-    for key in (kind, "nodes") if kind in parsed else ():
-        if parsed[key] is None:
-            fields = sections(kind)[key].model_fields.values()
-            needed = ", ".join(f"{key}.{field.alias}" for field in fields if field.is_required())
-            yield f"{key}: missing; a cluster of kind {kind} needs {needed}"
-
-
-def _fill_in(config: StackConfig, kind: str, stack: str) -> StackConfig:
-    """Fill in keys that follow from others, where the others are valid."""
-
-    def name_cluster(config: StackConfig) -> StackConfig:
-        if cloud_of(config).section is None:
-            return config
+def _fill_in(config: StackConfig, stack: str) -> StackConfig:
+    """Fill in keys that follow from others."""
+    cloud = cloud_of(config)
+    if cloud.section:
         name = config.cluster.name or f"trainyard-{stack}"
-        return replace(config, cluster=config.cluster.model_copy(update={"name": name}))
-
-    def find_machine(config: StackConfig) -> StackConfig:
-        machines = CLOUDS[kind].workers() if kind else {}
-        return replace(config, node_machine=machines.get(config.section(NodesConfig).machine_type))
-
-    complete = CLOUDS[kind].complete if kind else lambda config: config
-    for step in (name_cluster, _exchange_text, _name_dataset, find_machine, complete, _fill_nodes):
-        with suppress(Unreadable):
-            config = step(config)
-    return config
+        config = replace(config, cluster=config.cluster.model_copy(update={"name": name}))
+    config = _name_dataset(_exchange_text(config))
+    if config.nodes:
+        config = replace(config, node_machine=cloud.workers().get(config.nodes.machine_type))
+    config = cloud.complete(config)
+    return _fill_nodes(config) if config.node_machine else config
 
 
 def _fill_nodes(config: StackConfig) -> StackConfig:

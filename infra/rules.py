@@ -1,8 +1,8 @@
 """Rules between the keys of a stack's configuration, for every kind of cluster.
 
-Each takes the configuration and yields one line per problem; it ends (Unreadable) at a section with mistakes of its
-own. The rules about the training and its data are in infra/training_rules.py, those of a single cloud in
-infra/gke/rules.py and infra/eks/rules.py.
+Each takes the configuration, whose sections are valid, and yields one line per problem; it ends (Absent) where the
+stack has no such section. The rules about the training and its data are in infra/training_rules.py, those of a single
+cloud in infra/gke/rules.py and infra/eks/rules.py.
 """
 
 from __future__ import annotations

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from trainer.config.values import StackReader, encrypted, read_yaml
+from trainer.config.values import StackReader, encrypted, read_yaml, why_not_yaml
 from trainer.plain import counted
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,13 +45,15 @@ def stacks() -> list[str]:
 def stack_file(stack: str) -> dict[str, Any]:
     """All of Pulumi.STACK.yaml. Raises ConfigError."""
     try:
-        content = read_yaml((ROOT / f"Pulumi.{stack}.yaml").read_text("utf-8"), StackReader)
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise _unusable(stack, f"is not YAML{line}: {error.problem}") from None
-    except (yaml.YAMLError, UnicodeError) as error:
-        raise _unusable(stack, f"is not YAML: {error}") from None
+        content = deepcopy(_read((ROOT / f"Pulumi.{stack}.yaml").read_bytes()))
+    except yaml.YAMLError as error:
+        raise _unusable(stack, f"is not YAML: {why_not_yaml(error)}") from None
     return content if isinstance(content, dict) else {}
+
+
+@cache
+def _read(content: bytes) -> Any:
+    return read_yaml(content, StackReader)
 
 
 def _unusable(stack: str, why: str) -> ConfigError:
@@ -60,14 +65,23 @@ def stack_file_values(stack: str) -> dict[str, Any]:
     config = stack_file(stack).get("config")
     if not isinstance(config, dict) or not config:
         # `pulumi stack init` writes such a file.
-        raise _unusable(stack, f"has no config; copy a stack file: cp Pulumi.local.yaml Pulumi.{stack}.yaml")
+        copy = f"has no config; copy a stack file: cp Pulumi.local.yaml Pulumi.{stack}.yaml"
+        raise ConfigError(stack, list(unread(stack, ()))) if any(unread(stack, ())) else _unusable(stack, copy)
     return ours(config)
 
 
 def ours(config: Mapping[str, Any]) -> dict[str, Any]:
     """The values under our name, decoded; unknown keys too, so that infra/parse.py can refuse them."""
-    prefix = f"{PROJECT}:"
-    return {key.removeprefix(prefix): _decoded(value) for key, value in config.items() if key.startswith(prefix)}
+    parts = ((_parts(key), value) for key, value in config.items())
+    return {name: _decoded(value) for (namespace, name), value in parts if namespace == PROJECT and ":" not in name}
+
+
+def _parts(key: str) -> tuple[str, str]:
+    """Namespace and name of a key under `config:`, as Pulumi reads them: a key without a namespace is the project's,
+    and `trainyard:config:x` is an older spelling (sdk/go/common: workspace/loaders.go, resource/config/key.go,
+    v3.200.0)."""
+    namespace, colon, name = key.partition(":")
+    return (namespace, name.removeprefix("config:")) if colon else (PROJECT, key)
 
 
 def _decoded(value: Any) -> Any:
@@ -84,10 +98,57 @@ def _decoded(value: Any) -> Any:
         return value
 
 
-def beside_config(stack: str) -> list[str]:
-    """Our keys at the top level of a stack file, beside `config:`, where Pulumi ignores them."""
+#: What Pulumi reads of a stack file (sdk/go/common/workspace/project.go, ProjectStack, v3.200.0); it passes over all
+#: else, such as a section that is not indented.
+TOP = ("config", "environment", "secretsprovider", "encryptedkey", "encryptionsalt")
+
+
+def unread(stack: str, sections: Iterable[str]) -> Iterator[str]:
+    """A line for each key of a stack file that Pulumi refuses, or passes over though it is meant for one of `sections`.
+
+    Raises ConfigError where the file is not YAML.
+    """
     file = ROOT / f"Pulumi.{stack}.yaml"
-    return re.findall(rf"^[\"']?({PROJECT}:\w+)", file.read_text() if file.exists() else "", re.MULTILINE)
+    content = stack_file(stack) if file.exists() else {}
+    text = "" if content.keys() <= {*TOP} else file.read_text(errors="replace")
+    for key in content.keys() - {*TOP}:
+        # Values under an anchor, which aliases bring into a section, may stand anywhere.
+        if not re.search(rf"^[\"']?{re.escape(key)}[\"']?\s*:\s*&", text, re.MULTILINE):
+            close = difflib.get_close_matches(key.strip().lower(), TOP, n=1, cutoff=0.7)
+            hint = f"did you mean {close[0]}?" if close else "indent it with two spaces below, or into its section"
+            yield f"{_visible(key)}: stands beside `config:` in Pulumi.{stack}.yaml, where nothing reads it; {hint}"
+    for key in TOP[2:]:
+        if isinstance(content.get(key), (dict, list)):
+            yield f"{key}: is not text; copy its line as `pulumi stack init` wrote it"
+    config = content.get("config")
+    first: dict[tuple[str, str], str] = {}
+    for key, value in config.items() if isinstance(config, dict) else ():
+        namespace, name = parts = _parts(key)
+        if other := first.get(parts):
+            yield f"{name}: given twice, as {other} and {key}; keep one"
+        first[parts] = key
+        if ":" in name:
+            yield f"{key}: has more than one ':', which Pulumi refuses; give it as a key of its section"
+        elif namespace != PROJECT and (_meant(namespace) or name.strip() in {*sections}):
+            yield f"{_visible(key)}: nothing reads it; did you mean {PROJECT}:{name.strip()}?"
+        elif parts == (PROJECT, "cluster") and isinstance(value, str) and isinstance(_decoded(value), dict):
+            yield "cluster: is text, and Pulumi.yaml wants an object; write it as keys and values"
+
+
+def foreign(stack: str) -> list[str]:
+    """Keys of a stack file that are for neither this program nor Pulumi's engine."""
+    keys = stack_file(stack).get("config") or {}
+    return [key for key in keys if _parts(key)[0] not in (PROJECT, "pulumi")]
+
+
+def _meant(namespace: str) -> bool:
+    """Whether a namespace is ours with a slip of the hand."""
+    return bool(difflib.get_close_matches(namespace.strip().lower(), [PROJECT], cutoff=0.7))
+
+
+def _visible(key: str) -> str:
+    """A key with what a terminal does not show, such as a no-break space, as an escape."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in key)
 
 
 #: Tokens by their form, as the services document it: Hugging Face, GitHub, GitLab, AWS, Google, Slack, OpenAI and

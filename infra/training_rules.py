@@ -10,13 +10,19 @@ from pydantic.alias_generators import to_camel
 
 from infra.config import Rule, StackConfig
 from infra.sections import DATA
-from trainer.config import memory
+from trainer.config import memory, rules
 from trainer.config.addresses import on_volume
 from trainer.config.schema import Config, resolved
 from trainer.plain import counted
 
 #: Settings of the trainer that a stack refuses -> the key from which it derives them.
 DERIVED = {"training.run.directory": "job.name", "training.data.directory": "dataset.name"}
+
+
+def _settings(config: StackConfig) -> Iterator[str]:
+    """The trainer's own rules."""
+    for key, text in rules.broken(config.training, to_camel):
+        yield f"training.{'.'.join(map(to_camel, key.split('.')))}: {text}"
 
 
 def _training(config: StackConfig) -> Iterator[str]:
@@ -202,6 +208,7 @@ def _work_for_all(config: StackConfig) -> Iterator[str]:
 
 
 RULES: tuple[Rule, ...] = (
+    _settings,
     _training,
     _warmup,
     _size,

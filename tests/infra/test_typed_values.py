@@ -183,12 +183,6 @@ def test_each_wrong_value_of_a_list_or_a_mapping_is_named_at_once(sections: dict
     assert sorted(line.partition(":")[0] for line in caught.value.problems) == [f"{section}.{key}" for key in keys]
 
 
-def test_a_key_that_stands_twice_is_refused_as_pulumi_refuses_it(file: Files) -> None:
-    file("  trainyard:workers:\n    count: 2\n    count: 3\n")
-    with pytest.raises(ConfigError, match="is not YAML, line 5: the key count stands twice"):
-        stackfiles.stack_file_values("mine")
-
-
 def test_a_section_in_json_and_one_whose_keys_are_comments_are_read(file: Files) -> None:
     file("  trainyard:workers: '{\"count\": 3}'\n  trainyard:training:\n    model:\n      # preset: tiny\n")
     config = configuration("mine")
@@ -245,24 +239,3 @@ def test_a_preview_warns_of_a_token_in_plain_text(caplog: pytest.LogCaptureFixtu
 def test_a_token_in_a_variable_is_refused_by_its_form_whatever_the_variable_is_called(token: str) -> None:
     with pytest.raises(ConfigError, match=r"workers\.environment\.MINE: would be plain text in the Job"):
         parse({"cluster": {"context": "x"}, "workers": {"environment": {"MINE": token}}}, "test")
-
-
-@pytest.mark.parametrize(
-    ("sections", "others"),
-    [
-        ({"workers": {"count": 2, "min": 3, "cpu": -1}}, {"workers.min"}),
-        ({"workers": {"count": "x", "environment": {"HF_TOKEN": "1"}}}, {"workers.environment.HF_TOKEN"}),
-        ({"training": {"steps": "x", "optimizer": {"learningRate": 5}}}, {"training.optimizer.learningRate"}),
-        ({"training": {"seed": 1, "run": {"directory": "/x"}}}, {"training.run.directory"}),
-        ({"storage": {"sizeGib": 0, "path": "relative"}}, {"storage.path"}),
-        ({"dataset": {"input": ["gs://"], "cpu": -1}}, {"dataset.input.0"}),
-        ({"image": {"builder": "prebuild", "insecure": True}}, {"image.insecure"}),
-        ({"cluster": {"name": "a", "namespace": "A"}}, {"cluster.context", "cluster.name"}),
-    ],
-)
-def test_a_mistake_hides_no_other_check_of_its_section(sections: dict[str, Any], others: set[str]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse({"cluster": {"context": "x"}, **sections}, "test")
-    found = {line.partition(":")[0] for line in caught.value.problems}
-    assert found >= others
-    assert len(found) > len(others), "the mistake itself"

@@ -131,7 +131,7 @@ class Problems:
         hint = f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(known)}"
         self.add(path, f"unknown key; {hint}")
         # The key that was meant has not its value: no rule may read its default.
-        self.keys.update(".".join((*path[:-1], name)) for key in close for name in (key, _snake(key)))
+        self.keys.update(".".join((*path[:-1], name)) for key in close for name in (key, snake(key)))
 
     def _elsewhere(self, path: tuple[str, ...]) -> list[str]:
         """Keys and sections of this name in the nearest other sections; none if there are more than three, or if the
@@ -154,7 +154,7 @@ class Problems:
         return self.spell(part) if re.fullmatch("[a-z]+(_[a-z]+)+", part) else part
 
 
-def _snake(key: str) -> str:
+def snake(key: str) -> str:
     return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", key)
 
 

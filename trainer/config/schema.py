@@ -18,7 +18,7 @@ from trainer.config.base import Problems, keys_of, merge, named, validated
 from trainer.config.base import mathematics as mathematics
 from trainer.config.paths import expanded
 from trainer.config.settings import Config
-from trainer.config.values import kind, read_yaml, typed
+from trainer.config.values import Plain, kind, read_yaml, typed, why_not_yaml
 from trainer.errors import UserError, one_line
 
 EXAMPLES = Path(__file__).parent / "examples"
@@ -31,12 +31,11 @@ def flat(config: Config) -> dict[str, Any]:
 
 
 def checked(given: Any, problems: Problems) -> Config:
-    """Validate `given` with all rules and report its problems; defaults replace wrong values."""
+    """Validate `given` and report its problems; defaults replace wrong values. The rules wait until there is none."""
     config = validated(Config, given, problems)
     assert config is not None, "every key has a default"
-    for key, text in rules.broken(config, problems.spell):
-        if key not in problems.keys:
-            problems.add(tuple(key.split(".")), text)
+    for key, text in () if problems.lines else rules.broken(config, problems.spell):
+        problems.add(tuple(key.split(".")), text)
     return config
 
 
@@ -123,7 +122,7 @@ def resolved(config: Config, unread: bool = False) -> str:
 
 def stored(text: str) -> dict[str, Any]:
     """The settings that `resolved` wrote, by dotted key."""
-    return base.flat(yaml.safe_load(text))
+    return base.flat(read_yaml(text, Plain))
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,15 +145,14 @@ def _read(path: str, problems: Problems) -> dict[str, Any]:
     example = EXAMPLES / f"{path.removesuffix('.yaml')}.yaml"
     shipped = not os.path.exists(path) and "/" not in path and example.exists()
     try:
-        with open(example if shipped else path, encoding="utf-8") as file:
-            document = read_yaml(file) or {}
+        document = read_yaml(Path(example if shipped else path).read_bytes()) or {}
     except OSError as error:
         names = ", ".join(sorted(item.stem for item in EXAMPLES.glob("*.yaml")))
         said = f"--config {path or '(nothing)'}: cannot be read ({error.strerror})"
         problems.lines.append(f"{said}; give a YAML file, or one of the examples: {names}")
         return {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        problems.lines.append(f"--config {path}: not YAML: {one_line(error, 500)}; give a YAML file in UTF-8")
+    except yaml.YAMLError as error:
+        problems.lines.append(f"--config {path}: is not YAML: {one_line(why_not_yaml(error), 500)}")
         return {}
     if isinstance(document, dict):
         return {str(key): value for key, value in document.items()}

@@ -4,6 +4,7 @@ YAML reads 1.30 as 1.3, 010 as 8, `on` as true and 2026-11-01 as a date, and its
 YAML 1.2's words, PyYAML 1.1's). The type of a key decides what its text means, as on a command line.
 """
 
+import codecs
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -61,11 +62,48 @@ class Bare(str):
 yaml.SafeDumper.add_representer(Bare, lambda dumper, text: dumper.represent_str(str(text)))
 #: What Pulumi's YAML (gopkg.in/yaml.v3) takes for a number or a switch, besides dates.
 _BARE = re.compile(
-    r"[-+]?(0x[0-9a-f_]+|0b[01_]+|0o?[0-7_]+|[0-9][0-9_]*|(\.[0-9]+|[0-9]+(\.[0-9]*)?)(e[-+]?[0-9]+)?)|true|false", re.I
+    r"[-+]?(0x[0-9a-f_]+|0b[01_]+|0o?[0-7_]+|[0-9][0-9_]*|(\.[0-9]+|[0-9]+(\.[0-9]*)?)(e[-+]?[0-9]+)?|\.inf)|\.nan|true|false",
+    re.I,
 )
 
 
-class Reader(yaml.SafeLoader):
+#: Values that aliases may make of a document: our longest files have some hundred in all.
+MOST_VALUES = 20_000
+
+
+class Plain(yaml.SafeLoader):
+    """YAML whose aliases expand to at most MOST_VALUES values."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self.values = self.written = 0
+        """Values with all aliases expanded, and those that stand there."""
+        self._sizes: dict[str, int] = {}
+        self._open: set[str] = set()
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event: Any = self.peek_event()
+        mark: Any = event.start_mark
+        before = self.values
+        anchor = event.anchor or ""
+        if isinstance(event, yaml.AliasEvent):
+            self.values += self._sizes.get(anchor, 0)
+            if anchor in self._open:
+                raise yaml.MarkedYAMLError(problem=f"*{anchor} contains itself", problem_mark=mark)
+            if self.values - self.written > MOST_VALUES:
+                problem = f"aliases such as *{anchor} make more than {MOST_VALUES:,} values"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+            return super().compose_node(parent, index)
+        self.values, self.written = self.values + 1, self.written + 1
+        self.anchors.pop(anchor, None)  # an anchor may be given anew
+        self._open.add(anchor)
+        node = super().compose_node(parent, index)
+        self._open.discard(anchor)
+        self._sizes[anchor] = self.values - before
+        return node
+
+
+class Reader(Plain):
     """YAML in which a scalar that Python would write in another way stays text; a key that stands twice is refused."""
 
     bare: type[str] = str
@@ -97,14 +135,84 @@ for _kind in ("int", "float", "bool", "timestamp", "str"):
 
 
 class StackReader(Reader):
-    """The same for a stack file, which Pulumi rewrites at each `pulumi config set`: 1.30 becomes 1.3 for ever."""
+    """The same for a stack file, which Pulumi rewrites at each `pulumi config set`: 1.30 becomes 1.3 for ever.
+
+    It refuses what Pulumi's parser does (gopkg.in/yaml.v3, as in Pulumi 3.200): a version but 1.1, and a document of
+    which aliases make nearly all.
+    """
 
     bare = Bare
 
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        made = self.values - self.written
+        if made > 100 and self.values > 1000 and made / self.values > 0.99:
+            raise yaml.YAMLError(f"aliases make {made:,} of its {self.values:,} values, which Pulumi refuses")
+        if getattr(self, "yaml_version", None) not in (None, (1, 1)):
+            raise yaml.YAMLError("begins with %YAML, and Pulumi reads version 1.1 alone; remove the line")
+        return node
 
-def read_yaml(text: Any, reader: type[Reader] = Reader) -> Any:
-    """The document in a text or file. Raises yaml.YAMLError."""
-    return reader(text).get_single_data()
+
+def read_yaml(text: str | bytes, reader: type[Plain] = Reader) -> Any:
+    """The document in a text, or in a file's bytes of UTF-8 or UTF-16. Raises yaml.YAMLError."""
+    if isinstance(text, bytes):
+        utf16 = text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        try:
+            text = text.decode("utf-16" if utf16 else "utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = text[: error.start].count(b"\n") + 1
+            raise yaml.YAMLError(f"line {line} has a byte that is not UTF-8; save it as UTF-8") from None
+    try:
+        return reader(text).get_single_data()
+    except RecursionError:
+        raise yaml.YAMLError("sections stand too deep in each other") from None
+
+
+def why_not_yaml(error: yaml.YAMLError) -> str:
+    """What is wrong with a document that `read_yaml` refused, and in which line, for the person who wrote it."""
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"has the character U+{int(error.character):04X}, which YAML does not allow; remove it"
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
+        return str(error)
+    problem, keyless = str(error.problem), "has no ': ' behind its key; write KEY: VALUE"
+    if error.context == "while scanning a simple key" and error.context_mark:
+        return f"line {error.context_mark.line + 1} {keyless}"
+    lines = (mark.buffer or "").rstrip("\0").splitlines()
+    line, here = (lines[mark.line] if mark.line < len(lines) else ""), f"line {mark.line + 1}"
+    last, open_at = _open_blocks(lines[: mark.line])
+    indent = len(line) - len(line.lstrip(" "))
+    if problem.startswith("found character") and mark.column < len(line):
+        character = line[mark.column]
+        if character == "\t":
+            return f"{here} has a tab before its text; indent with spaces"
+        return f"{here} has a value that begins with {character}; put it in quotes"
+    if problem.startswith("mapping values"):
+        if ": " in line[: mark.column]:
+            return f"{here} has ': ' twice; put a value that has it in quotes"
+        if ": " not in lines[last - 1]:
+            return f"line {last} {keyless}"
+        return f"{here} is indented by {indent}, below line {last}, which has its value already; give both one indent"
+    if problem.startswith("expected <block end>") and line.strip() and indent not in open_at:
+        columns = " or ".join(map(str, open_at))
+        return f"{here} is indented by {indent}, out of step with the lines above it; indent it by {columns}"
+    if "another document" in problem:
+        return f"{here} begins a second document, which nothing reads; remove it"
+    return f"{here}: {problem}"
+
+
+def _open_blocks(lines: list[str]) -> tuple[int, list[int]]:
+    """Number of the last of these lines that says something, and the indents of what is open there, innermost first."""
+    last, found = 1, list[int]()
+    for number in range(len(lines), 0, -1):
+        text = lines[number - 1].lstrip(" ")
+        if not text.strip() or text.startswith("#"):
+            continue
+        indent = len(lines[number - 1]) - len(text)
+        last = last if found else number
+        if not found or indent < found[-1]:
+            found.append(indent)
+    return last, found
 
 
 #: A date as Go prints it, and as Pulumi passes it and writes it back (sdk/go/common/resource/config/object.go).

@@ -130,7 +130,11 @@ def test_what_is_required_is_asked_for() -> None:
         (["metrics.profile=9:13", "steps=12"], "metrics.profile: '9:13' is not FIRST:LAST from 1 to steps=12"),
     ],
 )
-def test_each_rule_says_what_is_allowed(arguments: list[str], said: str) -> None:
+def test_each_rule_says_what_is_allowed(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("z.json").write_text("{}")
     assert said in "\n".join(problems(*arguments))
 
 
