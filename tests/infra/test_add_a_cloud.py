@@ -84,7 +84,7 @@ def test_a_proof_names_it() -> None:
 
 
 def test_every_mistake_is_told_at_once() -> None:
-    for change, keys in (
+    for change, wrong in (
         ({"nodes": {**VALUES["nodes"], "efa": True}, "gke": {"project": "p-12345"}}, ["gke", "nodes.efa"]),
         (
             {"aks": {"location": "WestEurope"}, "nodes": {"machineType": "Standard_NC24"}},
@@ -93,7 +93,7 @@ def test_every_mistake_is_told_at_once() -> None:
     ):
         with pytest.raises(ConfigError) as error:
             parse({**VALUES, **change}, "aks-exercise")
-        assert [line.split(":")[0] for line in error.value.problems] == keys
+        assert [line.split(":")[0] for line in error.value.problems] == wrong
     with pytest.raises(ConfigError, match=r"'azure' is not known; allowed: existing, gke, eks, aks$"):
         parse({"cluster": {"kind": "azure"}}, "test")
     with pytest.raises(ConfigError, match=r"storage.kind: 'efs' is not known; allowed: 'azureFiles'"):
