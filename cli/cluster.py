@@ -90,9 +90,10 @@ def connect(context: str, kubeconfig: str | None = None) -> client.ApiClient:
         return api_client(context, file, configuration)
     except config.ConfigException as error:
         raise ContextError(f"no context '{context}' in the kubeconfig: {error}") from error
-    except (yaml.YAMLError, TypeError, AttributeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError, KeyError) as error:
         where = file or config.KUBE_CONFIG_DEFAULT_LOCATION
-        reason = str(error).splitlines()[0] if isinstance(error, yaml.YAMLError) else "it has no clusters and contexts"
+        told = isinstance(error, (yaml.YAMLError, UnicodeDecodeError))
+        reason = " ".join(str(error).split()) if told else "it has no clusters and contexts"
         raise CommandError(f"{where} is not a kubeconfig: {reason}") from error
 
 

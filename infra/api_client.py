@@ -1,12 +1,28 @@
-"""A client of a cluster's API server, with the rights of a kubeconfig's context."""
+"""A client of a cluster's API server, with the rights of a kubeconfig's context; and the kubeconfig's text."""
 
 from __future__ import annotations
 
+import codecs
+import io
 import ssl
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kubernetes import client
+
+#: Marks at the beginning of a file -> its encoding; kubectl reads these three (go-yaml, as YAML 1.2 says).
+MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+
+
+def kubeconfig_text(path: str | Path) -> str:
+    """A kubeconfig's text: PowerShell's `>` writes UTF-16. Raises OSError, UnicodeDecodeError."""
+    content = Path(path).read_bytes()
+    return content.decode(next((name for mark, name in MARKS.items() if content.startswith(mark)), "utf-8"))
+
+
+def _open(path: str, *how: Any, **options: Any) -> IO[Any]:
+    return open(path, *how, **options) if how or options else io.StringIO(kubeconfig_text(path))
 
 
 def api_client(
@@ -16,6 +32,8 @@ def api_client(
     from kubernetes import config  # takes a second
     from urllib3.util import create_urllib3_context
 
+    # The client opens its files as text of this machine (kubernetes 36.0.2, config/kube_config.py, load_config).
+    config.kube_config.open = _open
     made = config.new_client_from_config(config_file=kubeconfig, context=context, client_configuration=configuration)
     pools = made.rest_client.pool_manager.connection_pool_kw
     # Verify what kubectl does. Python 3.13 began to refuse authorities without every extension of RFC 5280

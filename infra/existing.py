@@ -16,6 +16,7 @@ from typing import Any
 import pulumi_kubernetes as k8s
 import yaml
 
+from infra.api_client import kubeconfig_text
 from infra.buildx import is_docker_hub, is_loopback
 from infra.cluster import ETCD_IMAGE, NVIDIA_GPU, Cluster, Registry, SharedStorage, WorkerPool, static_volume
 from infra.config import ConfigError, StackConfig
@@ -215,11 +216,11 @@ def find_context(context: str, kubeconfig: str | None, stack: str) -> tuple[Path
     known: list[str] = []
     for file in files:
         content = _load(file, stack)
-        clusters = {entry["name"]: entry.get("cluster") or {} for entry in content.get("clusters") or []}
-        for entry in content.get("contexts") or []:
+        clusters = {entry["name"]: entry.get("cluster") or {} for entry in content["clusters"]}
+        for entry in content["contexts"]:
             known.append(entry["name"])
             if entry["name"] == context:
-                return file, _offer(clusters.get(entry["context"]["cluster"], {}))
+                return file, _offer(clusters.get((entry.get("context") or {}).get("cluster"), {}))
     allowed = f"known contexts: {', '.join(known)}" if known else "no context is known"
     searched = ", ".join(map(str, files))
     raise ConfigError(
@@ -231,14 +232,28 @@ def find_context(context: str, kubeconfig: str | None, stack: str) -> tuple[Path
     )
 
 
-def _load(file: Path, stack: str) -> dict[str, Any]:
+def _load(file: Path, stack: str) -> dict[str, list[dict[str, Any]]]:
+    """The named entries of a kubeconfig. Raises ConfigError."""
     try:
-        return yaml.safe_load(file.read_text()) or {}
+        content = yaml.safe_load(kubeconfig_text(file)) or {}
     except FileNotFoundError:
-        return {}
-    except (OSError, yaml.YAMLError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        content = {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
         raise ConfigError(stack, [f"cluster.kubeconfig: cannot read {file}: {reason}"]) from error
+    lists = {
+        name: (content.get(name) or []) if isinstance(content, dict) else None for name in ("clusters", "contexts")
+    }
+    for entries in lists.values():
+        if not isinstance(entries, list) or not all(isinstance(each, dict) and "name" in each for each in entries):
+            raise ConfigError(
+                stack,
+                [
+                    f"cluster.kubeconfig: {file} is not a kubeconfig: its clusters and contexts are no lists of named "
+                    "entries; `kubectl config view` shows what kubectl reads"
+                ],
+            )
+    return lists
 
 
 def _offer(cluster: Mapping[str, Any]) -> Offer:

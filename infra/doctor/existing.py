@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from infra.cluster import NVIDIA_GPU
-from infra.config import StackConfig
+from infra.config import ConfigError, StackConfig
 from infra.doctor import images
 from infra.doctor.driver import image_cuda, judge
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
@@ -45,11 +45,11 @@ def cluster(config: StackConfig, stack: str) -> Iterator[Finding]:
         yield unchecked("cluster", f"context {name}: kubectl is not on PATH", start)
         return
     arguments = ["--kubeconfig", config.cluster.kubeconfig] if config.cluster.kubeconfig else []
-    known = (run("kubectl", *arguments, "config", "get-contexts", "--output", "name") or "").split()
-    if name not in known:
-        yield problem(
-            "cluster", f"no kubeconfig has the context {name}; there are: {', '.join(known) or 'none'}", start
-        )
+    try:
+        _, offer = find_context(name, config.cluster.kubeconfig, stack)
+    except ConfigError as error:
+        (text,) = error.problems
+        yield problem("cluster", text, start if text.startswith("cluster.context") else "kubectl config view")
         return
     ask = partial(run, "kubectl", *arguments, "--context", name, "--request-timeout", "10s")
     version = ask("get", "--raw", "/version")
@@ -58,7 +58,6 @@ def cluster(config: StackConfig, stack: str) -> Iterator[Finding]:
             "cluster", f"the API server behind {name} does not answer", f"kubectl --context {name} cluster-info"
         )
         return
-    _, offer = find_context(name, config.cluster.kubeconfig, stack)
     folder = in_folder(config.storage, offer)
     yield _version(name, version)
     yield _rights(name, ask, folder)

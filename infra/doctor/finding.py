@@ -56,6 +56,17 @@ class NoAnswer(Exception):
     fix = ""
     """The command that makes it answer, if there is one."""
 
+    def __init__(self, text: str, fix: str = "") -> None:
+        super().__init__(text)
+        self.fix = fix
+
+
+def reason_of(error: Exception) -> str:
+    """An error of somebody else's library in one line, without its help texts."""
+    # google.auth's have a text and the error beneath.
+    parts = error.args if len(error.args) > 1 and isinstance(error.args[0], str) else (error,)
+    return (" ".join(": ".join(map(str, parts)).split()) or type(error).__name__)[:300]
+
 
 def asked(subject: str, findings: Iterator[Finding]) -> Iterator[Finding]:
     """Pass findings on; NoAnswer ends them with an unchecked one that gives the reason."""

@@ -117,9 +117,10 @@ def docker_config() -> dict[str, Any]:
     """Docker's own configuration, with the registries that it has credentials for; empty if there is none."""
     path = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
     try:
-        return json.loads(path.read_text())
+        found = json.loads(path.read_text("utf-8-sig"))
     except (OSError, ValueError):
         return {}
+    return {key: value for key, value in found.items() if value is not None} if isinstance(found, dict) else {}
 
 
 def push_credentials(host: str, login: str) -> Iterator[Finding]:

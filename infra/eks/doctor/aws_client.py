@@ -12,8 +12,9 @@ from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConnectionError,
+    HTTPClientError,
     NoCredentialsError,
-    PartialCredentialsError,
     ProfileNotFound,
     SSOError,
     TokenRetrievalError,
@@ -36,8 +37,8 @@ INVALID = ("ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "Sig
 class NoAnswer(finding.NoAnswer):
     """Why a question has no answer: in words, and AWS's code for it (empty: nobody answered)."""
 
-    def __init__(self, text: str, code: str = "") -> None:
-        super().__init__(text)
+    def __init__(self, text: str, code: str = "", fix: str = "") -> None:
+        super().__init__(text, fix)
         self.code = code
 
     @property
@@ -103,7 +104,7 @@ def connect(region: str, session: Callable[[], boto3.Session] = boto3.Session) -
         amazon = Amazon(session(), region)
         client = amazon.session.client("sts", region_name=HOME, config=PATIENCE)
         caller = client.get_caller_identity()
-    except (NoCredentialsError, PartialCredentialsError):
+    except NoCredentialsError:
         raise NoAnswer("no AWS profile, no keys in the environment, and no role") from None
     except ProfileNotFound as error:
         raise NoAnswer(f"{error} (AWS_PROFILE)") from None
@@ -116,8 +117,15 @@ def connect(region: str, session: Callable[[], boto3.Session] = boto3.Session) -
         if reason.code in INVALID:
             raise NoAnswer(f"AWS does not accept the credentials ({reason.code})", reason.code) from None
         raise reason from None
-    except (BotoCoreError, ResponseParserError) as error:
+    except (HTTPClientError, ConnectionError, ResponseParserError) as error:
         raise NoAnswer(f"sts does not answer ({type(error).__name__})") from None
+    except Exception as error:
+        # Files and programs of somebody's: ConfigParseError, CredentialRetrievalError, InvalidConfigError; OSError and
+        # ValueError of a credential_process that is missing or prints no JSON.
+        raise NoAnswer(
+            f"the credentials cannot be read: {finding.reason_of(error)}",
+            fix="aws configure list   # the files and variables that count; mend the one that the reason names",
+        ) from None
     return Amazon(amazon.session, region, account=caller["Account"], identity=caller["Arn"])
 
 

@@ -43,7 +43,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = con
     try:
         amazon = login(eks.region)
     except NoAnswer as reason:
-        yield problem("credentials", str(reason), LOGIN)
+        yield problem("credentials", str(reason), reason.fix or LOGIN)
         yield unchecked(
             f"region {eks.region}",
             "account, region, rights, version, machine types, quota and names were not checked: no credentials",

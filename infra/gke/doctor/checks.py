@@ -40,7 +40,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[], Google] = connec
         google = login()
     except NoAnswer as reason:
         yield from credentials.plugin(None)
-        yield problem("credentials", str(reason), LOGIN)
+        yield problem("credentials", str(reason), reason.fix or LOGIN)
         yield unchecked(
             f"project {gke.project}",
             "project, rights, APIs, machine types, quota and names were not checked: no credentials",

@@ -11,11 +11,12 @@ from typing import Any
 import requests
 
 from infra.doctor import finding
-from infra.gke.keys import TOKEN
+from infra.gke.keys import FILE, TOKEN
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 #: One login for all programs: gcloud's own, and Application Default Credentials.
 LOGIN = "gcloud auth login --update-adc"
+ADC = "gcloud has application default credentials"
 PATIENCE = (10, 30)  # seconds to connect, and to answer
 #: Addresses of the services; a test's server stands in for them.
 SERVICES = {
@@ -38,8 +39,8 @@ SERVICES = {
 class NoAnswer(finding.NoAnswer):
     """Why a question has no answer: in words, and the HTTP status (0: nobody answered)."""
 
-    def __init__(self, text: str, status: int = 0, disabled_api: str = "", project: str = "") -> None:
-        super().__init__(text)
+    def __init__(self, text: str, status: int = 0, disabled_api: str = "", project: str = "", fix: str = "") -> None:
+        super().__init__(text, fix)
         self.status = status
         self.disabled_api = disabled_api
         """The API that must be enabled before it answers; empty: another reason."""
@@ -155,14 +156,19 @@ def connect(services: dict[str, str] | None = None, patience: tuple[int, int] = 
     import google.auth.exceptions
     import google.auth.transport.requests
 
+    named = os.environ.get(FILE)
+    # While the variable is set, no login of gcloud's counts.
+    where, fix = (f"{FILE} names {named}", f"unset {FILE}   # or name a file that is valid") if named else (ADC, LOGIN)
+    # A file of another shape ends in whatever its reader stumbles over: AttributeError, KeyError, OSError, ValueError.
     try:
         credentials, _ = google.auth.default(scopes=[CLOUD_PLATFORM])
-    except google.auth.exceptions.GoogleAuthError:
-        raise NoAnswer("no application default credentials, and no service account") from None
+    except Exception as error:
+        if not named and "credentials were not found" in str(error):
+            raise NoAnswer("no application default credentials, and no service account") from None
+        raise NoAnswer(f"{where}, which cannot be used: {finding.reason_of(error)}", fix=fix) from None
     try:
         credentials.refresh(partial(google.auth.transport.requests.Request(), timeout=sum(patience)))
-    except google.auth.exceptions.GoogleAuthError as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
-        raise NoAnswer(f"application default credentials are not valid any more ({reason})") from None
+    except Exception as error:
+        raise NoAnswer(f"{where}, which gives no token: {finding.reason_of(error)}", fix=fix) from None
     identity = getattr(credentials, "service_account_email", "") or "application default credentials"
     return Google(str(credentials.token), identity, addresses, patience=patience)

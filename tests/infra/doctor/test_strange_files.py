@@ -1,0 +1,152 @@
+"""Other people's files in another shape: each is one line with the real reason, and a remedy that can help."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cli import CommandError
+from cli.cluster import connect as connect_cluster
+from infra.config import ConfigError
+from infra.eks.doctor import aws_client
+from infra.existing import find_context
+from infra.gke.doctor import google_client
+from tests.conftest import OFFER, write_kubeconfig
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_a_kubeconfig_is_read_in_every_encoding_in_which_kubectl_reads_it(
+    encoding: str, ends: str, tmp_path: Path
+) -> None:
+    """PowerShell's `>` writes UTF-16 with its mark; `certificate-authority` is a path beside the file."""
+    file = write_kubeconfig(tmp_path / "kubeconfig", "trainyard-local", OFFER)
+    content = yaml.safe_load(file.read_text())
+    authority = content["clusters"][0]["cluster"].pop("certificate-authority-data", None)
+    content["clusters"][0]["cluster"].update({"server": "https://localhost:1", "insecure-skip-tls-verify": True})
+    assert authority is None or isinstance(authority, str)
+    file.write_bytes(yaml.safe_dump(content).replace("\n", ends).encode(encoding))
+    assert find_context("trainyard-local", str(file), "local")[0] == file
+    assert connect_cluster("trainyard-local", str(file)).configuration.host == "https://localhost:1"
+
+
+KUBECONFIGS = {
+    "no file of text": b"\x80\x81\x82\xff",
+    "UTF-16 without a mark": "clusters: []".encode("utf-16-le"),
+    "half of a UTF-16 letter": "clusters: []".encode("utf-16")[:-1],
+    "a list": b"- a\n- b\n",
+    "a sentence": b"You must be logged in\n",
+    "clusters as a mapping": b"clusters: {a: {server: b}}\ncontexts: []\n",
+    "contexts without names": b"contexts: [{context: {cluster: a}}]\n",
+    "a context that is a word": b"contexts: [mine]\n",
+    "bad YAML": b"clusters: [\n",
+    "a tab": b"clusters:\n\t- a\n",
+}
+
+
+@pytest.mark.parametrize("content", KUBECONFIGS.values(), ids=KUBECONFIGS.keys())
+def test_a_kubeconfig_that_is_none_is_one_line_that_names_it(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        find_context("mine", str(file), "local")
+    (line,) = caught.value.problems
+    assert line.startswith("cluster.kubeconfig: ")
+    assert str(file) in line
+    assert "\n" not in line
+    with pytest.raises(CommandError):
+        connect_cluster("mine", str(file))
+
+
+@pytest.mark.parametrize("content", [b"", b"kind: Config\n", b"contexts: null\nclusters: null\n"])
+def test_a_kubeconfig_without_contexts_has_none(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "config").write_bytes(content)
+    with pytest.raises(ConfigError, match="no context is known"):
+        find_context("mine", str(tmp_path / "config"), "local")
+
+
+#: A file of credentials -> words of the reason; None: there is no file.
+SERVICE = {"type": "service_account", "client_email": "a@b", "token_uri": "https://localhost:1"}
+GOOGLE: dict[str, tuple[bytes | None, str]] = {
+    "missing": (None, "was not found"),
+    "empty": (b"", "is not a valid json file"),
+    "UTF-16": (json.dumps(SERVICE).encode("utf-16"), "is not a valid json file"),
+    "no JSON": (b"type: service_account", "is not a valid json file"),
+    "a list": (b"[]", "has no attribute"),
+    "no type": (b"{}", "does not have a valid type"),
+    "another type": (b'{"type": "oauth"}', "does not have a valid type"),
+    "a service account without a key": (json.dumps(SERVICE).encode(), "private_key"),
+    "a broken key": (json.dumps({**SERVICE, "private_key": "-----BEGIN"}).encode(), ""),
+    "a user without a token": (b'{"type": "authorized_user", "client_id": "a"}', "client_secret"),
+    "federation without a source": (b'{"type": "external_account", "audience": "a"}', ""),
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), GOOGLE.values(), ids=GOOGLE.keys())
+def test_a_file_of_google_credentials_that_cannot_be_used_is_named_with_its_variable(
+    content: bytes | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "key.json"
+    if content is not None:
+        file.write_bytes(content)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN", raising=False)
+    with pytest.raises(google_client.NoAnswer) as caught:
+        google_client.connect(patience=(1, 1))
+    assert str(caught.value).startswith(f"GOOGLE_APPLICATION_CREDENTIALS names {file}, which ")
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.fix.startswith("unset GOOGLE_APPLICATION_CREDENTIALS"), "no login helps while it is set"
+
+
+def printing(text: str, code: int = 0) -> str:
+    """A credential_process: its answer, or its error and exit code."""
+    program = f"import sys; print({text!r}, file=sys.{'stderr' if code else 'stdout'}); sys.exit({code})"
+    return f"[default]\ncredential_process = {shlex.join([sys.executable, '-c', program])}\n"
+
+
+#: ~/.aws/config -> words of the reason.
+AWS: dict[str, tuple[bytes, str]] = {
+    "no sections": (b"region = us-east-2\n", "Unable to parse config file"),
+    "UTF-16": ("[default]\nregion = a\n".encode("utf-16"), "Unable to parse config file"),
+    "bytes": (b"\x80\x81[default]", "Unable to parse config file"),
+    "a section twice": (b"[default]\n[default]\n", "Unable to parse config file"),
+    "a process that is missing": (b"[default]\ncredential_process = /nowhere/vault get\n", "/nowhere/vault"),
+    "a process that fails": (printing("vault is sealed", 3).encode(), "vault is sealed"),
+    "a process that prints no JSON": (printing("Enter MFA code:").encode(), "Expecting value"),
+    "a process without keys": (printing('{"Version": 1}').encode(), "AccessKeyId"),
+    "a process of another version": (printing('{"Version": 2}').encode(), "version"),
+    "a quote without its end": (b'[default]\ncredential_process = "vault\n', "quotation"),
+    "half of a key": (b"[default]\naws_access_key_id = a\n", "aws_secret_access_key"),
+    "a role from a profile that is missing": (
+        b"[default]\nrole_arn = arn:aws:iam::123456789012:role/a\nsource_profile = other\n",
+        "other",
+    ),
+    "a token that is no file": (
+        b"[default]\nrole_arn = arn:aws:iam::123456789012:role/a\nweb_identity_token_file = /nowhere/token\n",
+        "/nowhere/token",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), AWS.values(), ids=AWS.keys())
+def test_a_configuration_of_aws_that_cannot_be_used_is_told_with_its_reason(
+    content: bytes, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "config").write_bytes(content)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(aws_client.NoAnswer) as caught:
+        aws_client.connect("us-east-2")
+    assert str(caught.value).startswith("the credentials cannot be read: ")
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "aws configure list" in caught.value.fix
