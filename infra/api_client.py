@@ -33,7 +33,7 @@ def api_client(
     from urllib3.util import create_urllib3_context
 
     # The client opens its files as text of this machine (kubernetes 36.0.2, config/kube_config.py, load_config).
-    config.kube_config.open = _open
+    vars(config.kube_config)["open"] = _open
     made = config.new_client_from_config(config_file=kubeconfig, context=context, client_configuration=configuration)
     pools = made.rest_client.pool_manager.connection_pool_kw
     # Verify what kubectl does. Python 3.13 began to refuse authorities without every extension of RFC 5280

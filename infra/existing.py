@@ -241,10 +241,9 @@ def _load(file: Path, stack: str) -> dict[str, list[dict[str, Any]]]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(stack, [f"cluster.kubeconfig: cannot read {file}: {reason}"]) from error
-    lists = {
-        name: (content.get(name) or []) if isinstance(content, dict) else None for name in ("clusters", "contexts")
-    }
-    for entries in lists.values():
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name in ("clusters", "contexts"):
+        entries = (content.get(name) or []) if isinstance(content, dict) else None
         if not isinstance(entries, list) or not all(isinstance(each, dict) and "name" in each for each in entries):
             raise ConfigError(
                 stack,
@@ -253,7 +252,8 @@ def _load(file: Path, stack: str) -> dict[str, list[dict[str, Any]]]:
                     "entries; `kubectl config view` shows what kubectl reads"
                 ],
             )
-    return lists
+        found[name] = entries
+    return found
 
 
 def _offer(cluster: Mapping[str, Any]) -> Offer:

@@ -103,7 +103,7 @@ def test_a_job_may_do_what_it_says_and_no_more(path: Path) -> None:
     assert "pull_request_target" not in content["on"]
     for job in jobs(path).values():
         writable = {name for name, value in job.get("permissions", {}).items() if value == "write"}
-        assert writable <= ({"packages"} if path.stem == "image" else {"id-token", "pull-requests"})
+        assert writable <= ({"packages"} if path.stem == "image" else {"id-token"})
         for step in job["steps"]:
             if "checkout" in step.get("uses", ""):
                 assert step["with"]["persist-credentials"] is False
@@ -148,8 +148,7 @@ def test_every_change_is_held_to_the_policy_and_shows_no_outputs() -> None:
     assert said == {"preview": "preview", "up": "up", "drift": "preview"}
     assert all(given["suppress-outputs"] for given in found.values())
     assert found["preview"]["policyPacks"] == found["up"]["policyPacks"] == "policy"
-    assert found["preview"]["comment-on-pr"]
-    assert found["preview"]["edit-pr-comment"]
+    assert all(given["comment-on-summary"] for given in found.values())
     for name, given in found.items():
         assert given["stack-name"] == f"${{{{ {'inputs' if name == 'up' else 'matrix'}.stack }}}}"
 
@@ -163,6 +162,16 @@ def test_a_destroy_is_ours_which_looks_for_what_is_protected(name: str, of: str)
     assert down["env"]["STACK"] == f"${{{{ {of}.stack }}}}"
     needed = {"PULUMI_BACKEND_URL", "PULUMI_ACCESS_TOKEN", "PULUMI_CONFIG_PASSPHRASE"}
     assert needed < down["env"].keys()
+
+
+def test_what_a_stack_shows_is_its_own_even_where_another_name_begins_with_its_name() -> None:
+    """pulumi/actions finds the comment to edit by how it begins (issue 1165 there): aws-g4dn would write into that of
+    aws-g4dn-west. A job's summary belongs to the job, and a stack has one."""
+    for name, given in commands().items():
+        assert not {key for key in given if "comment-on-pr" in key or "pr-comment" in key}, name
+        assert "pull-requests" not in str(load(workflow(name)))
+    (job,) = [job for job in jobs(workflow("preview")).values() if "strategy" in job]
+    assert list(job["strategy"]["matrix"]) == ["stack"]
 
 
 def test_drift_changes_nothing_fails_when_something_has_changed_and_keeps_the_nodes_release() -> None:
