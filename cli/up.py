@@ -9,23 +9,12 @@ from typing import Annotated
 import typer
 
 from cli import CommandError
-from cli.target import (
-    STOPPED,
-    RunningStack,
-    StackName,
-    configuration,
-    enter_local,
-    exported,
-    is_local,
-    node_runs,
-    run,
-    target_of,
-)
+from cli.pulumi import TRAINYARD, pulumi
+from cli.target import RunningStack, StackName, configuration, enter_local, exported, is_local, run, target_of
 from infra.stackfiles import NODE_CONTEXT, ROOT, stack_file_values
 from infra.state import on_node, protection
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask, and show no preview.")]
-TRAINYARD = (sys.executable, "-m", "cli")
 
 
 def up(stack: StackName = "", yes: Yes = False) -> int:
@@ -43,7 +32,7 @@ def up(stack: StackName = "", yes: Yes = False) -> int:
             return code
         enter_local()
     code = run("pulumi", "stack", "select", "--create", stack)
-    code = code or _pulumi("up", stack, yes, local, *(["--suppress-outputs"] if local else []))
+    code = code or pulumi("up", stack, yes, local, *(["--suppress-outputs"] if local else []))
     return code or _resume(stack)
 
 
@@ -65,7 +54,7 @@ def down(stack: RunningStack = "", yes: Yes = False) -> int:
         if refused := protection(exported(stack), stack):
             raise CommandError("\n".join(refused), code=2)
         # Outputs are addresses and commands, which readers of a workflow's log must not see.
-        code = _pulumi("destroy", stack, yes, local, "--suppress-outputs")
+        code = pulumi("destroy", stack, yes, local, "--suppress-outputs")
         if local and not code:
             code = run("pulumi", "stack", "rm", stack, "--yes", "--preserve-config")
         if code:
@@ -89,16 +78,6 @@ def _stop_node(yes: bool) -> int:
 def _refuse_unasked(yes: bool, what: str) -> None:
     if not (yes or (sys.stdin.isatty() and sys.stdout.isatty())):
         raise CommandError(f"nobody can be asked whether to {what} it without a terminal; give --yes", code=2)
-
-
-def _pulumi(command: str, stack: str, yes: bool, local: bool, *options: str) -> int:
-    """Run Pulumi; on this machine `trainyard local timings` lists how long it took."""
-    typed = ["pulumi", command, "--stack", stack, *(["--yes", "--skip-preview", "--suppress-progress"] if yes else [])]
-    timed = [*TRAINYARD, "local", "run", "--phase", f"pulumi {command}", "--"] if local else []
-    code = run(*timed, *typed, *options)
-    if code and local and not node_runs():
-        raise CommandError(f"{STOPPED}; then the same command again", code=code)
-    return code
 
 
 def _context(stack: str) -> str:

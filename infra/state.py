@@ -8,12 +8,14 @@ then, and what goes with the cluster (`deleted_with`) has left the state althoug
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from infra.stackfiles import NODE_CONTEXT, ROOT
+from infra.stackfiles import NODE_CONTEXT, PROJECT, ROOT
 
 #: The backend of this machine's stacks; a stack's file is in .pulumi/stacks/PROJECT.
 BACKEND = ROOT / ".local" / "state"
@@ -75,6 +77,38 @@ def on_node() -> Iterator[str]:
             found = "node"
         if found == "node":
             yield file.stem
+
+
+def lock(stack: str) -> str:
+    """Who holds the lock of a stack of this machine, and what to do; empty: nobody. Pulumi names no more than a file.
+
+    A Pulumi that was killed leaves its lock (pkg/backend/diy/lock.go, v3.200.0).
+    """
+    for file in sorted((BACKEND / ".pulumi" / "locks" / "organization" / PROJECT / stack).glob("*.json")):
+        try:
+            held = json.loads(file.read_text("utf-8"))
+            pid, host, since = int(held["pid"]), held["hostname"], held["timestamp"][:16].replace("T", " ")
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # Pulumi tells
+        who = f"stack {stack} is locked by {held.get('username')}'s pulumi, process {pid} since {since} UTC"
+        remove = f"`trainyard local run -- pulumi cancel {stack} --yes` removes its lock"
+        if host != socket.gethostname():
+            return f"{who} on {host}; wait until it has ended there; if it was killed: {remove}"
+        if _is_pulumi(pid):
+            return f"{who}; wait until it has ended"
+        return f"{who}, which is gone on this machine: it was killed; {remove}; then the same command again"
+    return ""
+
+
+def _is_pulumi(pid: int) -> bool:
+    """Whether the process lives; another program may have its number by now."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/comm").read_text("utf-8").strip() == "pulumi"
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # another user's, or no /proc
 
 
 def _names(resources: list[Mapping[str, Any]], shown: int = 3) -> str:

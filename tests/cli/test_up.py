@@ -200,6 +200,7 @@ def test_the_node_is_not_stopped_under_other_stacks_unasked(
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
     ran: list[tuple[str, ...]] = []
     monkeypatch.setattr("cli.up.run", lambda *command: ran.append(command) or 0)
+    monkeypatch.setattr("cli.up.pulumi", lambda *_: 0)
     for name, context in {"local": NODE_CONTEXT, **others}.items():
         made(tmp_path, name, context)
     assert main(["down", "--stack", "local", *words]) == 0
@@ -229,6 +230,7 @@ def test_pulumi_that_fails_because_the_node_was_stopped_says_so(
     monkeypatch.setattr("cli.up.enter_local", lambda: None)
     monkeypatch.setattr("cli.up.exported", lambda stack: {})
     monkeypatch.setattr("cli.target.ROOT", tmp_path)
-    monkeypatch.setattr("cli.up.run", lambda *command: 255 if "destroy" in command else 0)
+    monkeypatch.setattr("cli.up.run", lambda *_: 0)
+    monkeypatch.setattr("cli.pulumi._piped", lambda *_: 255)
     assert main(["down", "--stack", "mine", "--yes"]) == 255
     assert "error: the node is stopped; `trainyard local up` starts it" in capsys.readouterr().err
