@@ -64,4 +64,4 @@ def choose(
     if not pods:
         raise CommandError("no pod has started yet; `trainyard status` says what they wait for")
     found = records(pods)
-    return max(found, key=lambda name: found[name].updated, default=pods[-1]["metadata"]["name"])
+    return max(found, key=lambda name: found[name].age(), default=pods[-1]["metadata"]["name"])

@@ -161,7 +161,7 @@ class Board:
 
     def _show(self, found: Record) -> None:
         """Show what is new in a record."""
-        if found.updated < self.record.updated:
+        if found.age() < self.record.age():
             return  # of a pod whose log is read late
         before, self.record, known = self.record, found, found.figures
         if found.round != before.round:

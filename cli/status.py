@@ -22,13 +22,13 @@ from rich.table import Table
 from rich.text import Text
 
 from cli import CommandError
-from cli.cluster import GoneError, TrainingJob, node_kinds, silence
+from cli.cluster import GoneError, TrainingJob, ends, moment, node_kinds, record_of, silence
 from cli.progress import age, time_to_go, validation_text
 from cli.runs import AsJson
 from cli.state import State, state
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, node_price
 from cli.volume import WIDE
-from trainer.contract import STATUS
+from trainer.contract import EXIT_DONE, STATUS
 from trainer.plain import counted, plain
 from trainer.record import Record, newest
 from trainer.record import read as read_record
@@ -121,11 +121,19 @@ def read(target: Target, kubeconfig: str | None = None) -> State:
     """Ask the cluster. Raises CommandError."""
     job = TrainingJob.of(target, kubeconfig)
     found, pods = job.read()
-    record = newest([status_file(target), *job.records(pods).values()])
+    record = newest([status_file(target), *job.records(pods).values(), *map(done, pods)])
     known = state(found, pods, record, "" if pods else job.refusal(), job.silent_nodes(pods))
     if known.condition == "Complete" and (folder := run_here(target)) and not folder.exists():
         return dataclasses.replace(known, condition="Complete, run removed")
     return known
+
+
+def done(pod: dict[str, Any]) -> Record | None:
+    """What a pod that found the run done says of it: it has written no record."""
+    for end in ends(pod):
+        if end["exitCode"] == EXIT_DONE and (words := record_of(end)) and (when := moment(end.get("finishedAt"))):
+            return read_record({**words, "updated": when.timestamp()})
+    return None
 
 
 def overview(found: list[State], targets: list[Target], now: datetime, width: int = ROOMY) -> Group:

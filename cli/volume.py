@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,11 +24,13 @@ from cli.target import Kubeconfig, RunningStack, targets_of
 from cli.transfer import LostError, TransferError, Volume, patiently
 from trainer.plain import plain
 from trainer.record import figures
-from workloads.layout import DATA
+from workloads.layout import CONFIGURED, DATA
 
 Place = Annotated[str, typer.Argument(metavar="PATH", help=f"Under {DATA}. Default: {DATA} itself.")]
 ROOTS = (".", "runs", "datasets", "models")
 """Folders of the volume that hold what is listed, and are never removed themselves."""
+PATHS = re.compile("(?:: |- )['\"]?(/[^'\"\n]+)")
+"""Values of a configuration in YAML that are paths."""
 WIDE = 200
 """Characters of a line where no terminal shows it: another program reads it."""
 
@@ -130,6 +133,7 @@ def users(job: TrainingJob) -> dict[str, str]:
     with asking(f"the Jobs of {job.namespace}"):
         jobs = as_json(job.batch.list_namespaced_job, job.namespace)["items"]
     found: dict[str, str] = {}
+    configured = _configured(job, jobs)
     for each in jobs:
         spec, name = each["spec"]["template"], each["metadata"]["name"]
         how = end_of(each).get("type")
@@ -141,11 +145,27 @@ def users(job: TrainingJob) -> dict[str, str]:
             words = container.get("args") or []
             if ended:
                 words = [word for before, word in itertools.pairwise(words) if kept and before == "--output"]
-            for word in words:
+            for word in [*words, *([] if ended else configured.get(name, []))]:
                 path = word if word.startswith("/") else word.partition("=")[2]
                 if path.startswith(f"{DATA}/"):
                     found.setdefault(path.rstrip("/"), f"Job {name}" + (", stopped," if how == "Stopped" else ""))
     return found
+
+
+def _configured(job: TrainingJob, jobs: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Job -> the paths in its configuration: a training's is a ConfigMap, and not in its pods' arguments."""
+    named = {
+        each["metadata"]["name"]: volume["configMap"]["name"]
+        for each in jobs
+        for volume in each["spec"]["template"]["spec"].get("volumes") or []
+        if volume["name"] == CONFIGURED
+    }
+    if not named:
+        return {}
+    with asking(f"the configurations of {job.namespace}"):
+        items = as_json(job.core.list_namespaced_config_map, job.namespace)["items"]
+    texts = {each["metadata"]["name"]: "\n".join((each.get("data") or {}).values()) for each in items}
+    return {name: PATHS.findall(texts.get(map_name, "")) for name, map_name in named.items()}
 
 
 def refuse_used(names: Iterable[str], used: dict[str, str]) -> None:

@@ -41,6 +41,8 @@ CACHE_KEY = "TRAINYARD_CACHE_KEY"
 """The key that signs the compiled code of train/compiled.py on the shared volume."""
 STACK_KEYS = "TRAINYARD_STACK_KEYS"
 """JSON: argument -> the key of the stack that it comes from, in whose words errors are told (errors.py)."""
+STACK = "TRAINYARD_STACK"
+"""Name of the stack that trains: stacks of one machine or cluster may share a volume, and their curves a page."""
 TERMINATION_LOG = "TRAINYARD_TERMINATION_LOG"
 """File for the launcher's termination message, instead of /dev/termination-log."""
 

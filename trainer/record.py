@@ -20,8 +20,10 @@ from trainer.contract import EXIT_RESTART, EXIT_TERMINATED
 
 PREFIX = "record "
 """Begins the record's line in the log; the JSON object follows."""
-KEPT = 20
+KEPT = 12
 """Incidents in a record, the newest."""
+CAUSE_CHARACTERS, MESSAGE_CHARACTERS = 300, 2000
+"""The longest text of each: with 500 workers a line stays below the 16 KB that a reader of the log takes."""
 INCIDENTS = "TRAINYARD_INCIDENTS"
 """Environment: a launcher's own incidents, as JSON, for the workers of the next round."""
 INDEX = "JOB_COMPLETION_INDEX"
@@ -67,6 +69,10 @@ class Record:
     """Digest of the data set."""
     updated: float = 0.0
 
+    def age(self) -> tuple[int, float]:
+        """What orders records: rank 0 of the next round may have another clock."""
+        return self.round, self.updated
+
 
 def read(found: Any) -> Record | None:
     """The record in the content of status.json or of a log line; None: it holds none."""
@@ -78,7 +84,7 @@ def read(found: Any) -> Record | None:
         times = dict.fromkeys(known, updated)
     return Record(
         state=str(found.get("state") or "")[:100],
-        message=str(found.get("message") or "")[:2000],
+        message=str(found.get("message") or "")[:MESSAGE_CHARACTERS],
         round=known.pop("round", 0),
         began=known.pop("began", None),
         members=_ranks(found.get("members")),
@@ -98,7 +104,11 @@ def _ranks(members: Any) -> dict[str, int]:
 
 def _incident(told: Any) -> Incident | None:
     when = number(told.get("time")) if isinstance(told, dict) else None
-    return None if when is None else Incident(when, str(told.get("worker") or ""), str(told.get("cause") or "?")[:500])
+    return (
+        None
+        if when is None
+        else Incident(when, str(told.get("worker") or ""), str(told.get("cause") or "?")[:CAUSE_CHARACTERS])
+    )
 
 
 def of_line(line: str) -> Record | None:
@@ -117,7 +127,7 @@ def line(content: Mapping[str, Any]) -> str:
 
 def newest(records: Iterable[Record | None]) -> Record:
     """The record that was written last; an empty one where there is none."""
-    return max(filter(None, records), key=lambda each: each.updated, default=Record())
+    return max(filter(None, records), key=Record.age, default=Record())
 
 
 def figures(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,7 +155,7 @@ def worker() -> str:
 
 def note(cause: str, after: int) -> None:
     """Keep an incident of this launcher for the next round's record. after: the launcher's number of the round."""
-    told = [*_noted(), {"time": time.time(), "worker": worker(), "cause": cause, "after": after}]
+    told = [*_noted(), {"time": time.time(), "worker": worker(), "cause": cause[:CAUSE_CHARACTERS], "after": after}]
     os.environ[INCIDENTS] = json.dumps(told[-KEPT:])
 
 

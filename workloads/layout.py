@@ -23,6 +23,8 @@ def weights_folder(name: str) -> str:
     return f"{DATA}/models/{name}" if is_on_hub(name) else name
 
 
+#: A worker's volume with the training's configuration, a ConfigMap.
+CONFIGURED = "configuration"
 #: Label of the objects of one of several trainings: its name.
 TRAINING = "trainyard/training"
 #: Annotation of pods with queued nodes: the name of their ProvisioningRequest.

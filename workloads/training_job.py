@@ -13,8 +13,9 @@ import pulumi_kubernetes as k8s
 
 from infra.config import StackConfig
 from infra.stackfiles import object_name
-from trainer.contract import EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
+from trainer.contract import EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, STACK
 from workloads.elastic import job_size, node_range
+from workloads.layout import CONFIGURED
 from workloads.objects import ignore_disruptions, pod_template, select
 from workloads.pod import (
     STAYS,
@@ -125,8 +126,8 @@ def trainer_pod_spec(
         *("--rdzv-id", "$(RDZV_ID)"),
         *("--", "--config", str(CONFIGURATION)),
     ]
-    volume = core.VolumeArgs(name="configuration", config_map=core.ConfigMapVolumeSourceArgs(name=configuration))
-    mount = core.VolumeMountArgs(name="configuration", mount_path=str(CONFIGURATION.parent), read_only=True)
+    volume = core.VolumeArgs(name=CONFIGURED, config_map=core.ConfigMapVolumeSourceArgs(name=configuration))
+    mount = core.VolumeMountArgs(name=CONFIGURED, mount_path=str(CONFIGURATION.parent), read_only=True)
     container = core.ContainerArgs(
         name=container_name,
         image=workspace.image.reference,
@@ -134,7 +135,10 @@ def trainer_pod_spec(
         args=command,
         env=[
             *environment(
-                TRAINER_ENVIRONMENT | node_environment(workers, pool) | (client.environment if client else {})
+                TRAINER_ENVIRONMENT
+                | {STACK: pulumi.get_stack()}
+                | node_environment(workers, pool)
+                | (client.environment if client else {})
             ),
             from_field("POD_IP", "status.podIP"),
             from_field("RDZV_ID", "metadata.labels['batch.kubernetes.io/controller-uid']"),

@@ -199,6 +199,16 @@ def test_a_run_that_was_removed_is_not_just_complete(tmp_path: Path, monkeypatch
     assert shown(read(target)).startswith("Complete, took 10:00")
 
 
+def test_a_job_that_found_its_run_done_shows_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its launcher wrote no record, but its last words."""
+    words = json.dumps({"step": 500, "validation_loss": 2.5, "checkpoint": "/data/runs/x/checkpoints/step-00000500"})
+    ended = pod(0, "Succeeded", {"exitCode": 0, "finishedAt": "2026-11-21T12:25:00Z", "message": words})
+    silent: Any = SimpleNamespace(read=lambda: (job(), [ended]), records=lambda _: {}, silent_nodes=lambda _: {})
+    monkeypatch.setattr(TrainingJob, "of", lambda *_: silent)
+    assert "step 500/?  validation 2.500" in (text := shown(read(TARGET)))
+    assert "as of    5:00 ago" in text
+
+
 def test_logs_are_those_of_rank_zero_which_writes_the_record() -> None:
     pods = [pod(0), pod(1)]
     first, second = (each["metadata"]["name"] for each in pods)

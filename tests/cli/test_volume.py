@@ -44,6 +44,13 @@ def a_job(name: str, *arguments: str, kind: str = "", component: str = "trainer"
     return {"metadata": metadata, "spec": {"template": pod}, "status": {"conditions": conditions}}
 
 
+def configured(job: dict[str, Any], text: str) -> dict[str, Any]:
+    """The same Job with a ConfigMap of its name, of this text."""
+    volumes = [{"name": "data"}, {"name": "configuration", "configMap": {"name": job["metadata"]["name"]}}]
+    job["spec"]["template"]["spec"]["volumes"] = volumes
+    return {**job, "text": text}
+
+
 @pytest.fixture
 def jobs() -> list[dict[str, Any]]:
     """The Jobs of the stack's namespace."""
@@ -64,8 +71,16 @@ def call(
     def transfer(*_: Any) -> Iterator[Any]:
         yield wire.volume, None, Seen()
 
+    def config_maps(*_: Any, **__: Any) -> Any:
+        made = [
+            {"metadata": each["metadata"], "data": {"training.yaml": each["text"]}} for each in jobs if "text" in each
+        ]
+        return SimpleNamespace(data=json.dumps({"items": made}))
+
     api: Any = SimpleNamespace(
-        list_namespaced_job=lambda *_, **__: SimpleNamespace(data=json.dumps({"items": jobs})), api_client=None
+        list_namespaced_job=lambda *_, **__: SimpleNamespace(data=json.dumps({"items": jobs})),
+        list_namespaced_config_map=config_maps,
+        api_client=None,
     )
     for module in (volume, runs):
         monkeypatch.setattr(module, "DATA", str(volume_folder))
@@ -245,6 +260,19 @@ def test_a_run_that_trains_is_never_removed(path: str, state: str, age: int, cal
         (a_job("train", "run.directory=D/runs/r", "data.directory=D/datasets/d"), "runs/r", "Job train uses "),
         (a_job("train", "run.directory=D/runs/r", "data.directory=D/datasets/d"), "datasets/d", "Job train uses "),
         (a_job("train", "model.name=D/mine/base"), "mine", "Job train uses "),
+        (configured(a_job("train"), "run:\n  directory: D/runs/r\n"), "runs/r", "Job train uses "),
+        (
+            configured(a_job("train"), "data:\n  directory: 'D/datasets/d'\n  seed: 1\n"),
+            "datasets/d",
+            "Job train uses ",
+        ),
+        (
+            configured(a_job("train", stopped="2026"), "x: [1]\nfiles:\n- D/mine/base\n"),
+            "mine",
+            "Job train, stopped, uses ",
+        ),
+        (configured(a_job("train", kind="Complete"), "run:\n  directory: D/runs/r\n"), "runs/r", ""),
+        (configured(a_job("train"), "run:\n  directory: D/runs/r\n"), "runs/r2", ""),
         (a_job("train", "run.directory=D/runs/r", stopped="2026"), "runs/r/checkpoints", "Job train, stopped, uses "),
         (a_job("train", "run.directory=D/runs/r", kind="Suspended"), "runs/r", "Job train uses "),
         (a_job("train", "run.directory=D/runs/r", kind="Failed"), "runs/r", ""),

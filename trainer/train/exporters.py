@@ -1,5 +1,6 @@
 """Exporters of figures beside metrics.jsonl: TensorBoard, Weights & Biases, Prometheus. None may end a training."""
 
+import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from trainer.config.schema import Config
+from trainer.contract import STACK
 from trainer.errors import one_line
 
 WANDB_ID = "wandb-id.txt"
@@ -56,14 +58,15 @@ def tag(figure: str) -> str:
 
 
 class TensorBoard:
-    """Its page opens on the group that is first by alphabet: the losses, not the activations."""
+    """Its page opens on the group that is first by alphabet: the losses, not the activations. It names a run by its
+    folder, so the folder carries the stack's name."""
 
     name = "tensorboard"
 
     def __init__(self, run: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+        self._writer = SummaryWriter(str(run / "tensorboard" / os.environ.get(STACK, "")), purge_step=step + 1)
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         for name, value in values.items():

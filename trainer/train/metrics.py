@@ -241,7 +241,7 @@ class Reporter:
         """
         with contextlib.suppress(Retry):
             found = self._found if isinstance(self._found.get("times", {}), dict) else {}
-            self.status(**found | {"state": state, "message": str(reason)})
+            self.status(**found | {"state": state, "message": str(reason)[: record.MESSAGE_CHARACTERS]})
 
     def training(self, figures: StepFigures, advice: str = "") -> None:
         """The figures of a log step: to metrics.jsonl, the exporters, status.json and the log."""

@@ -156,9 +156,10 @@ def test_a_port_in_use_costs_the_endpoint_only(tmp_path: Path, capsys: pytest.Ca
     assert [line["step"] for line in lines(tmp_path)] == [10]
 
 
-def test_tensorboard_holds_the_same_figures(tmp_path: Path) -> None:
+def test_tensorboard_holds_the_same_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+    monkeypatch.setenv("TRAINYARD_STACK", "local-sweep")
     tell = reporter(tmp_path, tensorboard=True)
     for step in (10, 20, 30):
         tell.training(figures(step, loss=step / 10, activations={"layer0_attention_weight_min": -7.0}))
@@ -166,7 +167,7 @@ def test_tensorboard_holds_the_same_figures(tmp_path: Path) -> None:
     resumed = reporter(tmp_path, step=20, tensorboard=True)  # what came after the checkpoint is repeated, not doubled
     resumed.training(figures(30, loss=9.0))
     resumed.close()
-    found = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    found = EventAccumulator(str(tmp_path / "tensorboard" / "local-sweep")).Reload()
     assert [(event.step, event.value) for event in found.Scalars("loss/loss")] == [(10, 1.0), (20, 2.0), (30, 9.0)]
     assert found.Scalars("more/activations/layer0_attention_weight_min")[0].value == -7.0
     tags: Any = found.Tags()["scalars"]
