@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,8 @@ class Machine:
     bundled_ssds: int = 0
     """Local SSDs that the machine always has."""
     boot_disks: tuple[str, ...] = ("pd-standard", "pd-balanced", "pd-ssd")
+    ways: tuple[str, ...] = ()
+    """Ways in which it may be had (`nodes.consumption`); empty: every way of its cloud."""
     zones: frozenset[str] | None = None
     """Zones that offer it, as of the date in zones.yaml; None: nearly all, and `trainyard doctor` asks."""
     capability: str | None = None
@@ -125,6 +128,24 @@ def by_steps(amount: float, steps: list[tuple[float | None, float]]) -> float:
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """The names to suggest for an unknown one: those of its family, else all."""
-    family = re.split("[-.]", name)[0]
-    related = [known for known in names if re.split("[-.]", known)[0] == family]
+    related = [known for known in names if series(known) == series(name)]
     return ", ".join(related or names)
+
+
+def series(name: str) -> str:
+    """The first part of a machine type's name: a3 of a3-highgpu-8g, g4dn of g4dn.xlarge."""
+    return re.split("[-.]", name)[0]
+
+
+def instead_of(name: str, known: Mapping[str, Machine], elsewhere: Mapping[str, str | None]) -> str:
+    """What to write instead of a machine type that is not known: those with the same accelerator, not with the same
+    letters. `elsewhere`: series that no stack may use -> their accelerator, or nothing."""
+    if series(name) not in elsewhere:
+        close = difflib.get_close_matches(name, [each for each in known if series(each) == series(name)], n=1)
+        return f"did you mean {close[0]}?" if close else f"allowed: {nearest(name, known)}"
+    accelerator = elsewhere[series(name)]
+    same = [each.name for each in known.values() if each.accelerator == accelerator]
+    has = f"its {accelerator}" if accelerator else "no accelerator"
+    if not same:
+        return f"no worker here has {has}; allowed: {', '.join(known)}"
+    return f"with {has}: {', '.join(difflib.get_close_matches(name, same, n=3, cutoff=0) or same)}"

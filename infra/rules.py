@@ -7,7 +7,6 @@ cloud in infra/gke/rules.py and infra/eks/rules.py.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 
@@ -16,7 +15,8 @@ from pydantic.alias_generators import to_camel
 from infra import training_rules
 from infra.clouds import CLOUDS, cloud_of
 from infra.config import Rule, StackConfig
-from infra.machine import allocatable, for_pods, nearest, refuse_reference
+from infra.machine import allocatable, for_pods, instead_of, refuse_reference
+from infra.needs import load
 from infra.sections import ExistingStorage, NodesConfig
 from infra.stackfiles import TOKEN
 from trainer.plain import counted
@@ -78,11 +78,19 @@ def _worker_environment(config: StackConfig) -> Iterator[str]:
 
 
 def _machine(config: StackConfig) -> Iterator[str]:
-    known, wanted = cloud_of(config).workers(), config.section(NodesConfig).machine_type
+    cloud, wanted = cloud_of(config), config.section(NodesConfig).machine_type
+    known = cloud.workers()
     if known and wanted not in known:
-        close = difflib.get_close_matches(wanted, known, n=1, cutoff=0.8)
-        hint = f"did you mean {close[0]}?" if close else f"allowed: {nearest(wanted, known)}"
+        hint = instead_of(wanted, known, load(cloud.folder / "elsewhere.yaml") if cloud.folder else {})
         yield f"nodes.machineType: '{wanted}' is not known as a worker; {hint}"
+
+
+def _ways(config: StackConfig) -> Iterator[str]:
+    """A pod waits for ever where a machine cannot be had in the way that it is asked for."""
+    machine, nodes = config.machine, config.section(NodesConfig)
+    for key, way in (("consumption", nodes.consumption), ("fallback", nodes.fallback)):
+        if machine.ways and way not in (*machine.ways, "none"):
+            yield f"nodes.{key}: {way} on {machine.name}, which comes in other ways; allowed: {', '.join(machine.ways)}"
 
 
 def _pods_fit_nodes(config: StackConfig) -> Iterator[str]:
@@ -157,6 +165,7 @@ RULES: tuple[Rule, ...] = (
     _worker_range,
     _worker_environment,
     _machine,
+    _ways,
     _pods_fit_nodes,
     _pod_fits_node,
     _precision_of_machine,

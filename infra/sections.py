@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
@@ -20,8 +21,11 @@ from trainer.config.paths import expanded
 DATA = "/data"
 #: RFC 1123 label; 40 characters leave room for the suffixes that Kubernetes adds to Job and Pod names (63 in all).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
-#: Keys and values of labels and taints (k8s.io/apimachinery, pkg/util/validation).
-_KEY = r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?"
+#: DNS subdomain, as names of cluster-wide objects; keys and values of labels and taints (k8s.io/apimachinery,
+#: pkg/util/validation).
+_SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+Subdomain = Annotated[str, StringConstraints(pattern=rf"^{_SUBDOMAIN}$", max_length=253)]
+_KEY = rf"({_SUBDOMAIN}/)?[A-Za-z0-9]([-\w.]{{0,61}}[A-Za-z0-9])?"
 _VALUE = r"([A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?)?"
 #: A taint as `kubectl taint` writes it.
 TAINT = re.compile(
@@ -51,6 +55,13 @@ Gib = Annotated[float, Field(ge=0.1, le=65_536)]
 Hours = Annotated[float, Field(ge=0.01, le=24 * 365)]
 """Kubernetes and the clouds count seconds; the least is 36, of which none rounds to 0."""
 Minutes = Annotated[int, Field(ge=1, le=7 * 24 * 60)]
+
+
+def not_in_future(text: str, when: datetime) -> str:
+    """The text of a time that lies behind. Raises ValueError."""
+    if when > datetime.now(UTC):
+        raise ValueError(f"'{text}' lies in the future; give a time before now")
+    return text
 
 
 def _addresses(given: tuple[str, ...]) -> tuple[str, ...]:
@@ -146,7 +157,7 @@ class WorkersConfig(Section):
     tolerations: tuple[Annotated[str, AfterValidator(_taint)], ...] = Field(default=(), max_length=20)
     """With kind existing: taints of the nodes that train, as kubectl writes them: `sku=gpu:NoSchedule`. Pods with GPUs
     tolerate the customary nvidia.com/gpu:NoSchedule anyway."""
-    runtime_class: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")] | None = None
+    runtime_class: Subdomain | None = None
     """With kind existing: RuntimeClass of the pods that train. Set `nvidia` where `kubectl get runtimeclass` shows it,
     such as on k3s, RKE2, MicroK8s and k0s: without it pods see no GPU there. Default: the nodes' own."""
     allocator: Literal["glibc", "tcmalloc"] | None = None
@@ -168,7 +179,7 @@ class ExistingStorage(StorageConfig):
     directory of the local node; else the cluster's default class."""
     path: Annotated[str, AfterValidator(_absolute)] | None = None
     """Directory on the node, for hostPath. Default: the one that the local node offers."""
-    class_name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")] | None = None
+    class_name: Subdomain | None = None
     """StorageClass, for storageClass. Default: the cluster's default class."""
     access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] | None = None
     """Default: ReadWriteMany for a named class; ReadWriteOnce for the cluster's default class, which is nearly always a

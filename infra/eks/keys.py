@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import re
+from contextlib import suppress
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from infra.needs import load
-from infra.sections import NodesConfig, StorageConfig
+from infra.sections import NodesConfig, StorageConfig, not_in_future
 from trainer.config.base import Section
 
 
@@ -28,7 +31,20 @@ def _range(hint: str) -> AfterValidator:
 
 Caller = Annotated[str, _range("this machine's public address (`curl https://checkip.amazonaws.com`) with /32")]
 Network = Annotated[str, _range("one such as 10.0.0.0/16")]
-Identity = Annotated[str, StringConstraints(pattern=r"^arn:aws:iam::\d{12}:(role|user)/\S+$")]
+Identity = Annotated[str, StringConstraints(pattern=r"^arn:aws:iam::\d{12}:(role|user)/([\w+=,.@-]+/)*[\w+=,.@-]+$")]
+
+
+def _release(text: str) -> str:
+    """`latest`, or VERSION-DATE, whose date is one that has been."""
+    if text == "latest":
+        return text
+    found, when = re.fullmatch(r"1\.\d\d\.\d+-(\d{8})", text, re.ASCII), None
+    with suppress(ValueError):
+        when = datetime.strptime(f"{found[1]}+0000", "%Y%m%d%z") if found else None
+    if when is None:
+        hint = "give latest, or one of eks.version such as 1.36.0-20261101"
+        raise ValueError(f"'{text}' is no release of EKS's images; {hint}")
+    return not_in_future(text, when)
 
 
 @cache
@@ -78,7 +94,7 @@ class EksConfig(Section):
     """true: nodes have public addresses, which saves the NAT gateway. Nothing may connect to them either way."""
     version: Version = list(versions())[-1]
     """Kubernetes version. When its standard support ends, EKS upgrades the control plane by itself."""
-    node_release: Annotated[str, StringConstraints(pattern=r"^(latest|1\.[0-9]{2}\.[0-9]+-[0-9]{8})$")] = "latest"
+    node_release: Annotated[str, AfterValidator(_release)] = "latest"
     """Release of the nodes' image. `latest`: each `pulumi up` rolls out the newest, node by node, with the pods' grace
     period. A release such as 1.36.0-20261101 stays until it is changed."""
     secrets_encryption: bool = True
@@ -131,7 +147,7 @@ class EksStorage(StorageConfig):
     """`efs`: Amazon's NFS service. It grows by itself: `storage.sizeGib` is only an estimate for the bill."""
     retain: bool = False
     """The file system stays when the stack is destroyed, and is still billed; `storage.disk` brings it back."""
-    disk: Annotated[str, StringConstraints(pattern=r"^fs-[0-9a-f]+$")] | None = None
+    disk: Annotated[str, StringConstraints(pattern=r"^fs-[0-9a-f]{8,40}$")] | None = None
     """Id of an existing file system (fs-...) in the region to use, which is never deleted."""
     throughput: Literal["bursting", "elastic"] = "bursting"
     """`bursting` costs nothing beyond the space and gives 100 MiB/s until 2.1 TiB of credit are used; `elastic` gives

@@ -4,15 +4,16 @@ train, and their zones."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from infra.config import StackConfig
 from infra.needs import load
-from infra.sections import Hours, NodesConfig, StorageConfig
+from infra.sections import Hours, NodesConfig, StorageConfig, not_in_future
 from trainer.config.base import Section
 
 #: Ways to obtain nodes between which `nodes.fallback` chooses, the cheapest first.
@@ -27,6 +28,18 @@ TOKEN, FILE = "GOOGLE_OAUTH_ACCESS_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS"
 COMPUTE_CLASS, CLASS = "cloud.google.com/compute-class", "trainyard-workers"
 
 
+def _past(text: str) -> str:
+    """A time behind us in UTC, as GKE spells it; it refuses an exclusion that begins later, when the cluster is half
+    made."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        when = None
+    if when is None or when.tzinfo is None or when.microsecond:
+        raise ValueError(f"'{text}' is no time with its zone; give one such as 2026-11-01T00:00:00Z")
+    return not_in_future(when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), when)
+
+
 class GkeConfig(Section):
     project: Annotated[str, StringConstraints(pattern=r"^[a-z][-a-z0-9]{4,28}[a-z0-9]$")]
     """Id of the Google Cloud project, which must exist and have billing."""
@@ -34,9 +47,7 @@ class GkeConfig(Section):
     """Zone of everything: accelerators are zonal, and a zonal control plane starts faster at the same price."""
     release_channel: Literal["RAPID", "REGULAR", "STABLE"] = "REGULAR"
     """Release channel from which GKE upgrades the control plane."""
-    no_upgrades_since: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")] | None = (
-        "2026-11-01T00:00:00Z"
-    )
+    no_upgrades_since: Annotated[str, AfterValidator(_past)] | None = "2026-11-01T00:00:00Z"
     """From this time until the version's end of support, GKE upgrades neither the minor version nor the nodes, which
     would restart a training. null: upgrades come with the channel."""
     system_machine_type: str = "e2-standard-4"

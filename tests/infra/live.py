@@ -96,7 +96,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "cluster.kubeconfig": (),
     "cluster.dns": (["10.96.0.10"],),
     "gke.zone": ("us-central1-b",),
-    "gke.noUpgradesSince": ("2026-12-01T00:00:00Z",),
+    "gke.noUpgradesSince": ("2026-10-01T00:00:00Z",),
     "gke.systemMachineType": ("e2-standard-2", "e2-standard-8"),
     "eks.region": ("us-east-1",),
     "eks.zones": (["use2-az1", "use2-az2", "use2-az3"],),

@@ -160,7 +160,7 @@ def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named
         ({"storage": {"kind": "nfs"}}, "storage.kind: 'nfs' is not known; allowed: 'efs'"),
         ({"storage": {"kind": "hostPath"}}, "storage.kind: 'hostPath' is not known; allowed: 'efs'"),
         ({"storage": {"disk": "mine"}}, "storage.disk: 'mine' is no file system; give its id, fs-..."),
-        ({"storage": {"disk": "fs-0123", "retain": True}}, "storage.retain: a file system that storage.disk names"),
+        ({"storage": {"disk": "fs-01234567", "retain": True}}, "storage.retain: a file system that storage.disk names"),
         ({"storage": {"accessMode": "ReadWriteOnce"}}, "storage.accessMode: unknown key; allowed: kind, "),
         ({"storage": {"tier": "BASIC_HDD"}}, "storage.tier: unknown key; allowed: kind, "),
         (
@@ -189,13 +189,10 @@ def test_a_smaller_network_is_allowed_and_an_ampere_trains_in_bf16() -> None:
 
 def test_the_keys_of_a_cloud_are_refused_where_it_is_not() -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(
-            changed("gcp-c3", nodes={"efa": True, "alternatives": ["c3-highmem-22"], "fallback": "on_demand"}), "gcp-c3"
-        )
+        parse(changed("gcp-c3", nodes={"efa": True, "alternatives": ["c3-highmem-22"]}), "gcp-c3")
     assert [problem.split(":")[0] for problem in caught.value.problems] == [
         "nodes.alternatives",
         "nodes.efa",
-        "nodes.fallback",
     ]
 
 

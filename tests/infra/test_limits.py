@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
 import pytest
@@ -169,3 +170,108 @@ def test_a_blank_secret_is_not_called_a_token(blank: str) -> None:
 @pytest.mark.parametrize("key", [key for key, (_, kind) in NUMBERS.items() if key.endswith("hours")])
 def test_the_shortest_time_is_a_second_or_more_where_seconds_are_counted(key: str) -> None:
     assert round(bounds(NUMBERS[key][0])["ge"] * 3600) >= 1
+
+
+FUTURE = datetime.now(UTC) + timedelta(days=2)
+
+
+@pytest.mark.parametrize(
+    ("stack", "key", "value", "said"),
+    [
+        (
+            "gcp-c3",
+            "gke.noUpgradesSince",
+            "2026-02-30T25:61:00Z",
+            "is no time with its zone; give one such as 2026-11-01T00",
+        ),
+        ("gcp-c3", "gke.noUpgradesSince", "2025-02-29T00:00:00Z", "is no time with its zone"),
+        ("gcp-c3", "gke.noUpgradesSince", "2026-11-01T00:00:00", "is no time with its zone"),
+        ("gcp-c3", "gke.noUpgradesSince", "2026-11-01", "is no time with its zone"),
+        ("gcp-c3", "gke.noUpgradesSince", "yesterday", "is no time with its zone"),
+        ("gcp-c3", "gke.noUpgradesSince", f"{FUTURE:%Y-%m-%dT%H:%M:%SZ}", "lies in the future"),
+        ("gcp-c3", "gke.noUpgradesSince", f"{FUTURE:%Y-%m-%dT%H:%M:%S}+01:00", "lies in the future"),
+        ("aws-smoke", "eks.nodeRelease", "1.36.0-20261301", "is no release of EKS's images; give latest"),
+        ("aws-smoke", "eks.nodeRelease", "1.36.0-20260230", "is no release of EKS's images"),
+        ("aws-smoke", "eks.nodeRelease", "1.36.0-2026110", "is no release of EKS's images"),
+        ("aws-smoke", "eks.nodeRelease", f"1.36.0-{FUTURE:%Y%m%d}", "lies in the future"),
+        ("aws-smoke", "eks.admins", ["arn:aws:iam::123456789012:role/a?b"], "is not an IAM role or user"),
+        ("aws-smoke", "eks.admins", ["arn:aws:iam::123456789012:role//ops"], "is not an IAM role or user"),
+        ("aws-smoke", "storage.disk", "fs-0123", "is no file system; give its id"),
+        ("local", "workers.runtimeClass", "nvidia..cdi", "is not the name of a RuntimeClass"),
+        ("local", "workers.runtimeClass", "nvidia.-cdi", "is not the name of a RuntimeClass"),
+        ("local", "workers.nodeSelector", {"a..b/pool": "gpu"}, "is no label"),
+        ("local", "workers.tolerations", ["a..b/pool=gpu"], "is no taint"),
+    ],
+)
+def test_a_value_is_checked_and_not_only_its_form(stack: str, key: str, value: Any, said: str) -> None:
+    section, name = key.split(".")
+    (line,) = problems(changed(stack, **{section: {name: value}}))
+    assert line.startswith(f"{key}")
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    ("stack", "key", "value", "read"),
+    [
+        ("gcp-c3", "gke.noUpgradesSince", "2024-02-29T23:59:59Z", "2024-02-29T23:59:59Z"),
+        ("gcp-c3", "gke.noUpgradesSince", "2026-11-01T01:30:00+02:00", "2026-10-31T23:30:00Z"),
+        ("gcp-c3", "gke.noUpgradesSince", None, None),
+        ("aws-smoke", "eks.nodeRelease", "1.36.0-20261101", "1.36.0-20261101"),
+        ("aws-smoke", "eks.admins", ["arn:aws:iam::123456789012:user/a/b/me@x.org"], None),
+        ("aws-smoke", "storage.disk", "fs-0123456789abcdef0", "fs-0123456789abcdef0"),
+        ("local", "workers.runtimeClass", "nvidia-cdi.example.org", "nvidia-cdi.example.org"),
+        ("local", "workers.nodeSelector", {"k8s.io/pool": "gpu"}, {"k8s.io/pool": "gpu"}),
+    ],
+)
+def test_a_real_value_is_read(stack: str, key: str, value: Any, read: Any) -> None:
+    section, name = key.split(".")
+    config = parse(changed(stack, **{section: {name: value}}), "test")
+    found = config.cloud if section in ("gke", "eks") else getattr(config, section)
+    name = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
+    assert getattr(found, name) == (read if read is not None or value is None else tuple(value))
+
+
+@pytest.mark.parametrize(
+    ("stack", "nodes", "said"),
+    [
+        *(
+            (
+                "gcp-a100",
+                {"machineType": f"a3-highgpu-{size}g", "consumption": way, **more},
+                f"nodes.consumption: {way} on a3-",
+            )
+            for size in (1, 2, 4)
+            for way, more in (("on_demand", {}), ("reservation", {"reservation": "mine"}))
+        ),
+        (
+            "gcp-a100",
+            {"machineType": "a3-highgpu-1g", "consumption": "spot", "fallback": "on_demand"},
+            "nodes.fallback: on_demand on a3-highgpu-1g, which comes in other ways; allowed: spot, flex_start, queued",
+        ),
+        (
+            "aws-g4dn",
+            {"machineType": "p4d.24xlarge"},
+            "no worker here has its nvidia-tesla-a100; allowed: g4dn.xlarge, ",
+        ),
+        ("aws-g4dn", {"machineType": "gr6.4xlarge"}, "with its nvidia-l4: g6.4xlarge, "),
+        ("aws-g4dn", {"machineType": "p5.48xlarge"}, "no worker here has its nvidia-h100-80gb; allowed: g4dn.xlarge, "),
+        ("aws-g4dn", {"machineType": "c7i.4xlarge"}, "no worker here has no accelerator; allowed"),
+        ("aws-g4dn", {"machineType": "g4dn.3xlarge"}, "did you mean g4dn."),
+        ("gcp-a100", {"machineType": "a3-megagpu-8g"}, "did you mean a3-highgpu-8g"),
+        ("gcp-c3", {"machineType": "c4-highmem-8"}, "with no accelerator: c3-highmem-8, "),
+        ("gcp-c3", {"machineType": "n2-standard-8"}, "with no accelerator: c3-standard-8, "),
+        ("gcp-a100", {"machineType": "a4-highgpu-8g"}, "no worker here has its nvidia-b200; allowed: a2-highgpu-1g, "),
+        ("gcp-a100", {"machineType": "zzz-1"}, "allowed: a2-highgpu-1g, "),
+    ],
+)
+def test_a_machine_comes_in_its_own_ways_and_an_unknown_one_has_hints_by_accelerator(
+    stack: str, nodes: dict[str, Any], said: str
+) -> None:
+    lines = problems(changed(stack, nodes=nodes))
+    assert [line for line in lines if said in line], lines
+
+
+@pytest.mark.parametrize("way", ["spot", "flex_start", "queued"])
+def test_a_machine_in_its_own_way_is_valid(way: str) -> None:
+    nodes = {"machineType": "a3-highgpu-2g", "consumption": way, "localSsds": None}
+    assert parse(changed("gcp-a100", nodes=nodes, check={"enabled": False}), "gcp-a100")

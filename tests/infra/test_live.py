@@ -128,7 +128,7 @@ def test_a_release_of_the_nodes_is_older_than_another_but_not_than_the_latest() 
         (
             "aws-g4dn",
             "efs",
-            {"storage": {"disk": "fs-1"}},
+            {"storage": {"disk": "fs-12345678"}},
             "replaces the data; remove it, or set cluster.replace",
         ),
         (

@@ -148,7 +148,7 @@ def test_a_machine_without_a_price_has_no_limit_to_hold(
     pulumi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = stack_file_values("gcp-a100")
-    values["nodes"] = {"machineType": "a3-highgpu-1g", "max": 1}
+    values["nodes"] = {"machineType": "a3-highgpu-1g", "consumption": "spot", "max": 1}
     monkeypatch.setattr("prove.subject.stack_file_values", lambda _: values)
     state = State("gcp-a100")
     subject = Subject("gcp-a100", state, tmp_path / "run", 5, print)

@@ -19,7 +19,10 @@ def test_generated_parts_are_current(path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_stack_without_a_list_price_has_a_question_mark(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {**stack_file_values("gcp-a100"), "nodes": {"machineType": "a3-highgpu-1g", "max": 2}}
+    values = {
+        **stack_file_values("gcp-a100"),
+        "nodes": {"machineType": "a3-highgpu-1g", "consumption": "spot", "max": 2},
+    }
     monkeypatch.setattr("review.docs.stacks", lambda: ["gcp-a100"])
     monkeypatch.setattr("review.docs.stack_file_values", lambda stack: values)
     assert stack_table().endswith(" | ? |")
