@@ -94,7 +94,6 @@ class Board:
         """Lines in which a library warns: torch alone writes dozens on a loaded machine."""
         self.record = Record()
         """The newest that was shown."""
-        self.validation: str = ""
         self.doing = STARTING
         self.shown = ""
         self._since = time.monotonic()
@@ -167,25 +166,22 @@ class Board:
         if found.round != before.round:
             size = known.get("world_size", 0)
             self.tell(f"round {found.round} begins with {counted(size, 'process', 'processes')}")
-        if "validation_loss" in known:
-            self.validation = validation_text(known)
         new = (found.round, found.times.get("loss")) != (before.round, before.times.get("loss"))
         if new and known.keys() >= {"loss", "step", "steps", "tokens_per_second", "eta_seconds"}:
             self._step(known)
 
     def _step(self, known: dict[str, Any]) -> None:
         step, steps = known["step"], known["steps"]
-        parts = (f"loss {known['loss']:.3f}", self.validation, f"{known['tokens_per_second']:,.0f} tokens/s")
-        to_go = f"{time_to_go(known['eta_seconds'])} to go"
+        *parts, to_go = described(known)
         self.doing = self.shown = f"step {step}/{steps} is the newest"
         self._since = time.monotonic()
         if self._progress:
-            self._parts = (to_go, *filter(None, parts))
+            self._parts = (to_go, *parts)
             self._progress.update(
                 self._task, description=f"step {step}/{steps}", completed=step, total=steps, parts=self._parts
             )
         elif step == steps or self._since >= self._due:
-            self.print(f"step {step}/{steps}  {'  '.join(filter(None, (*parts, to_go)))}")
+            self.print(f"step {step}/{steps}  {'  '.join((*parts, to_go))}")
             self._due = self._since + PLAIN_SECONDS
 
     def tell(self, text: str) -> None:
@@ -198,10 +194,18 @@ class Board:
         self.print(f"{pod}: {line}", "dim")
 
 
-def validation_text(known: Mapping[str, Any]) -> str:
-    text = f"validation {known['validation_loss']:.3f}"
-    text += f" ({known['bits_per_byte']:.3f} bits/byte)" if "bits_per_byte" in known else ""
-    return text + (f" (F1 {known['f1']:.1f})" if "f1" in known else "")
+def described(known: Mapping[str, Any]) -> list[str]:
+    """Loss, validation, speed and time to go of a record's figures, those that are known."""
+    validation = f"validation {known['validation_loss']:.3f}" if "validation_loss" in known else ""
+    validation += f" ({known['bits_per_byte']:.3f} bits/byte)" if validation and "bits_per_byte" in known else ""
+    validation += f" (F1 {known['f1']:.1f})" if validation and "f1" in known else ""
+    parts = [
+        f"loss {known['loss']:.3f}" if "loss" in known else "",
+        validation,
+        f"{known['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in known else "",
+        f"{time_to_go(known['eta_seconds'])} to go" if "eta_seconds" in known else "",
+    ]
+    return list(filter(None, parts))
 
 
 def parse_logfmt(line: str) -> dict[str, str]:

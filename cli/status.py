@@ -23,7 +23,7 @@ from rich.text import Text
 
 from cli import CommandError
 from cli.cluster import GoneError, TrainingJob, ends, moment, node_kinds, record_of, silence
-from cli.progress import age, time_to_go, validation_text
+from cli.progress import age, described, time_to_go
 from cli.runs import AsJson
 from cli.state import State, state
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, node_price
@@ -232,14 +232,7 @@ def _training(found: State, now: datetime) -> Text:
     if "step" not in figures:
         return Text("training no step yet")
     words = [f"round {found.round}", f"step {figures['step']}/{figures.get('steps', '?')}"]
-    if "loss" in figures:
-        words.append(f"loss {figures['loss']:.3f}")
-    if "validation_loss" in figures:
-        words.append(validation_text(figures))
-    if "tokens_per_second" in figures:
-        words.append(f"{figures['tokens_per_second']:,.0f} tokens/s")
-    if figures.get("eta_seconds"):
-        words.append(f"{time_to_go(figures['eta_seconds'])} to go")
+    words += described({key: value for key, value in figures.items() if key != "eta_seconds" or value})
     if "world_size" in figures:
         words.append(counted(figures["world_size"], "process", "processes"))
     if found.checkpoint is not None:
@@ -249,15 +242,12 @@ def _training(found: State, now: datetime) -> Text:
 
 def _ages(found: State, now: datetime) -> Iterator[str]:
     """How old the figures are, those of one time together."""
-    known = {"step": "step", **{key: AGED[key] for key in AGED if key in found.figures}}
-    known |= {"checkpoint": "checkpoint"} if found.checkpoint is not None else {}
+    known = [("step", "step"), *((key, name) for key, name in AGED.items() if key in found.figures)]
+    known += [("checkpoint", "checkpoint")] if found.checkpoint is not None else []
     ages: dict[str, list[str]] = {}
-    for key, name in known.items():
-        told = found.told.get(key)
-        age = (
-            f"{time_to_go((now - told).total_seconds())} ago" if told else "the time of the checkpoint it resumed from"
-        )
-        ages.setdefault(age, []).append(name)
+    for key, name in known:
+        ago = f"{time_to_go((now - found.told[key]).total_seconds())} ago" if key in found.told else ""
+        ages.setdefault(ago or "the time of the checkpoint it resumed from", []).append(name)
     first, *others = ages
     yield first
     yield from (f"{' and '.join(ages[age])} {age}" for age in others)
