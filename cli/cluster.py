@@ -287,13 +287,8 @@ def ends(pod: dict[str, Any]) -> list[dict[str, Any]]:
 
 def record_of(ended: dict[str, Any]) -> dict[str, Any]:
     """The launcher's or the trainer's JSON record in a termination message; empty: there is none."""
-    return record(ended.get("message"))
-
-
-def record(text: Any) -> dict[str, Any]:
-    """The JSON object that a text holds; empty: it holds none. Pods and the volume may say anything."""
     try:
-        found = json.loads(text or "")
+        found = json.loads(ended.get("message") or "")
     except (TypeError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
