@@ -25,7 +25,7 @@ from trainer.data import conversations
 from trainer.data.batches import CONVERSATIONS, INDEX, VERSION, open_dataset
 from trainer.data.documents import DOCUMENTS, PASSAGE, PIECE_BYTES, plan
 from trainer.data.pieces import Settings, available_cpus, run
-from trainer.data.shards import PROGRESS, SPLITS, Part, Recipe, placed, token_type
+from trainer.data.shards import PROGRESS, SPLITS, Part, Recipe, not_learned, placed, token_type
 from trainer.data.sources import SAMPLE, Source, counts, find
 from trainer.data.text_field import TextField
 from trainer.data.tokenizer import (
@@ -167,6 +167,7 @@ def prepare(
     if _complete(output, identity):
         if not _holds(output / FILE, words_of):
             write_atomic(output / FILE, words_of)
+        _tell(read_json(output / INDEX) or {})
         event("prepared", state="found", directory=output, **counts(sources, passed))
         return
     _begin(output, identity)
@@ -188,6 +189,7 @@ def prepare(
     write_json(output / INDEX, index)
     _sweep(output, index)
     total = sum(split["tokens"] for split in index["splits"].values())
+    _tell(index)
     event(
         "prepared",
         state="written",
@@ -197,6 +199,12 @@ def prepare(
         **{f"{name}_tokens": split["tokens"] for name, split in index["splits"].items()},
         bytes_per_token=f"{index['text_bytes'] / total:.2f}",
     )
+
+
+def _tell(index: dict[str, Any]) -> None:
+    """Log what the records hold and no model learns from them."""
+    for counted, name, count in index.get("not_learned", []):
+        event("not_learned", what=name, **{counted: count})
 
 
 def _conversation_files(
@@ -331,6 +339,7 @@ def _index(
         "dtype": np.dtype(np.uint32 if recipe.documents == conversations.DOCUMENTS else token_type(vocabulary)).name,
         "documents": documents,
         "unlearned": unlearned,
+        "not_learned": not_learned(parts),
         "text_bytes": sum(piece[-1]["text_bytes"] for piece in parts if piece),
         "splits": splits,
     }

@@ -58,7 +58,7 @@ def read(given: str, problems: list[str], key: str = "engine.deepspeed_config") 
     name = f"{key}: {display_path(given)}"
     try:
         text = given if given.startswith("{") else read_text(Path(expanded(given)).resolve())
-        document = json.loads(text, object_pairs_hook=_once)
+        document = json.loads(text, object_pairs_hook=values.unique_keys)
     except OSError as error:
         problems.append(f"{name}: cannot be read ({error.strerror}); give a JSON file that every worker can read")
         return Meaning()
@@ -222,15 +222,6 @@ class _Reader:
 
     def _problem(self, text: str) -> None:
         self._problems.append(f"{self._name}: {text}")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys differ: DeepSpeed refuses others, too."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"has {next(name for name in names if names.count(name) > 1)} twice in one object")
-    return found
 
 
 def _given(section: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ YAML 1.2's words, PyYAML 1.1's). The type of a key decides what its text means, 
 
 import codecs
 import re
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -35,8 +36,27 @@ def _flow(value: Any) -> str:
 
 def kind(value: Any) -> str:
     """What a value is, in words."""
-    kinds = {bool: "true or false", str: "text", type(None): "nothing", int: "a number", float: "a number"}
+    kinds = {
+        bool: "true or false",
+        str: "text",
+        bytes: "bytes that are not UTF-8",
+        type(None): "nothing",
+        int: "a number",
+        float: "a number",
+    }
     return kinds.get(type(value), "an object" if isinstance(value, Mapping) else "a list")
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For json.loads(object_pairs_hook=...): an object; of a key that it has twice, Python would keep the last.
+
+    Raises ValueError.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"has {twice} twice in one object")
+    return found
 
 
 def in_words(text: str) -> str:

@@ -45,9 +45,12 @@ def marked(text: str, spans: list[Span]) -> str:
 class Encoder:
     """Turns marked texts into tokens."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, ends: Iterable[str] = ()) -> None:
+        """ends: added tokens that end answers and count as special although the tokenizer's file says otherwise."""
         parts = json.loads(tokenizer.to_str())
         model = parts["model"]
+        for token in parts["added_tokens"]:
+            token["special"] |= token["content"] in ends
         added: dict[str, bool] = {token["content"]: token["special"] for token in parts["added_tokens"]}
         longest = sorted(added, key=len, reverse=True)  # wins at its place, as in the tokenizer
         self.special = tuple(word for word in longest if added[word])

@@ -2,10 +2,12 @@
 
 records.py reads a record; here it becomes a text with marks, which answers.py turns into tokens. Each role, content,
 call and tool of a record leaves a trace in that text, and each answer is whole in what is learned of it, or the record
-is refused by file and line: a template that leaves something out teaches something else than the data say.
+is refused by file and line: a template that leaves something out teaches something else than the data say. Other text
+without a trace is counted in `notes`.
 """
 
 import re
+from collections import Counter
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -15,11 +17,13 @@ from tokenizers import Tokenizer
 
 from trainer.config.values import in_words
 from trainer.data import records, traces
-from trainer.data.answers import BEGINS, COUNTS, ID, MARKS, START, Encoder, Span, Undecodable, marked, squeezed
+from trainer.data.answers import BEGINS, COUNTS, ID, MARKS, Encoder, Span, Undecodable, marked, squeezed
 from trainer.data.chat_template import CONFIG, TEMPLATE, begins, described, plain_template
 from trainer.data.documents import Place
-from trainer.data.records import Talk, Wrong
+from trainer.data.records import ANSWERS, Plain, Talk, Wrong
+from trainer.data.texts import sentences
 from trainer.data.tokenizer import FILE
+from trainer.data.turns import FAILURES, Turns
 from trainer.errors import UserError, one_line
 
 __all__ = ["BEGINS", "CONFIG", "COUNTS", "ID", "MARKS", "TEMPLATE", "Chat", "described", "plain_template"]
@@ -28,6 +32,10 @@ DOCUMENTS = "conversations"
 """Value of Recipe.documents for conversations; other values say what a document is in a text file."""
 PENDING = 4096
 """Records whose places are kept until they are encoded: more than shards.py encodes in one call."""
+NAMED = 100
+"""Keys without a trace that are counted by name: data may have a new one in each record."""
+RECORDS, SPOKEN = "records", "answers"
+"""What notes count."""
 
 
 class _Day(datetime):
@@ -42,7 +50,7 @@ class _Day(datetime):
 class Chat:
     """Renders and encodes with the tokenizer and the template in a dataset's folder."""
 
-    columns: tuple[str, ...] = records.COLUMNS
+    columns: tuple[str, ...] = ()
 
     def __init__(self, folder: Path, tokenizer: Tokenizer | None = None) -> None:
         """tokenizer: that of the folder, if it is not its tokenizer.json as it is."""
@@ -59,7 +67,12 @@ class Chat:
             ) from None
         self._render: Any = chat_template_utils.render_jinja_template
         self._words: dict[str, Any] = dict(self._known.special_tokens_map)
-        self._encoder = Encoder(tokenizer)
+        added = {token.content: token.special for token in tokenizer.get_added_tokens_decoder().values()}
+        special = {word for word, counts in added.items() if counts}
+        self._turns = Turns(self._written, list(added), special, self._words.get("eos_token", ""))
+        self._encoder = Encoder(tokenizer, self._turns.ends)
+        self.notes: Counter[tuple[str, str]] = Counter()
+        self._noted: list[tuple[str, str]] = []
         self._begin = begins(tokenizer, self._words.get("bos_token", ""))
         self.has_template = bool(self._known.chat_template)
         self._checked: set[Any] = set()
@@ -77,15 +90,7 @@ class Chat:
             raise UserError(
                 f"--chat-template: line {error.lineno} is not Jinja ({error.message}); mend the template"
             ) from None
-        except (
-            TemplateError,
-            TypeError,
-            ValueError,
-            LookupError,
-            ArithmeticError,
-            AttributeError,
-            RecursionError,
-        ) as error:
+        except (TemplateError, *FAILURES) as error:
             why = one_line(error)
             why = why if type(error) is TemplateError else in_words(why)  # the template's own words stay
             raise UserError(
@@ -95,14 +100,23 @@ class Chat:
         while len(self._places) >= PENDING:  # read again after an interruption, and not encoded again
             del self._places[next(iter(self._places))]
         self._places[text] = place
+        for note in self._noted:
+            self.notes[note if note in self.notes or len(self.notes) < NAMED else (note[0], "others")] += 1
         return text
 
     def _read(self, record: Any) -> str:
         from jinja2 import UndefinedError
 
+        self._noted = []
         talk = records.read(record)
-        if isinstance(talk, tuple):
-            prompt, completion = map(self._safe, talk)
+        if isinstance(talk, Plain):
+            if not talk.completion.strip():
+                self._noted = [(SPOKEN, "empty_answers")]
+                return ""
+            prompt, completion = map(self._safe, talk[:2])
+            self._noted = [
+                (RECORDS, _name(key)) for key in traces.beside(talk.beside, traces.flat(talk.prompt + talk.completion))
+            ]
             begun = self._begin + prompt
             whole = begun + completion + self._words["eos_token"]
             return marked(whole, [(len(begun), len(whole))])
@@ -117,7 +131,10 @@ class Chat:
         raise error
 
     def _text(self, talk: Talk) -> str:
-        talk = Talk(self._safe(talk.messages), talk.learned, self._safe(talk.tools), self._safe(talk.options))
+        self._noted = []
+        talk = Talk(
+            self._safe(talk.messages), self._taught(talk), self._safe(talk.tools), self._safe(talk.options), talk.beside
+        )
         if not talk.learned:
             return ""
         self._require_roles(talk)
@@ -125,13 +142,41 @@ class Chat:
         self._check(talk, "".join(text for text, _ in found))
         return "".join(marked(*part) for part in found)
 
+    def _taught(self, talk: Talk) -> list[int]:
+        """Numbers of the messages that are learned, without those that say nothing or answer nothing."""
+        found, asked = [], False
+        for number, message in enumerate(talk.messages):
+            asked = asked or message["role"] not in ("system", "developer", "assistant")
+            if number not in talk.learned:
+                continue
+            if not _spoken(message):
+                self._noted.append((SPOKEN, "empty_answers"))
+            elif not asked:
+                self._noted.append((SPOKEN, "answers_before_a_question"))
+            else:
+                found.append(number)
+        return found
+
     def _check(self, talk: Talk, text: str) -> None:
         """Raise Wrong where the template leaves out a part of a conversation, which it wrote as `text`.
 
-        Texts are looked for in every conversation. Whether roles, calls and tools are written depends on the roles, the
+        What the template does not have to write is counted, if it says something. Texts are looked for in every
+        conversation. Whether roles, calls and tools are written depends on the roles, the
         keys and the tags, so one of each shape is tried, and each with a text that is written in another way.
         """
-        odd = traces.unfound(talk, text)
+        written = traces.flat(text)
+        odd = traces.unfound(talk, written)
+        template = self._known.get_chat_template(tools=talk.tools)
+        for number, key, sentence in traces.unread(talk, template, written):
+            role = talk.messages[number]["role"] + "." if number >= 0 else ""
+            if sentence and number in talk.learned:
+                raise Wrong(
+                    f"message {number + 1} (assistant) says something as {_name(key)}, which the chat template does "
+                    "not write: the answer would be learned without it; name it as the template does, or give another "
+                    "(--chat-template)"
+                )
+            if (note := (RECORDS, _name(role + key))) not in self._noted:
+                self._noted.append(note)
         shape = repr(
             [[(key, traces.shape(value)) for key, value in message.items()] for message in talk.messages]
             + [talk.learned, traces.shape(talk.tools), talk.options]
@@ -144,7 +189,10 @@ class Chat:
             if message["role"] != "assistant" and "content" in message:  # templates leave out earlier thoughts
                 wanted[word := f"xf{number}fx"] = f"the beginning of message {number + 1} ({message['role']})"
                 message["content"] = f"{word} {message['content']}"
+        noted = self._noted
+        self._noted = []  # of the probe
         text = "".join(text for text, _ in self._conversation(probe))
+        self._noted = noted
         if traces.PYTHON in text:
             raise TypeError("the arguments of a call are written as Python writes them")
         text = text.lower()
@@ -174,40 +222,47 @@ class Chat:
         marks = _marks(template)
         found: list[tuple[str, list[Span]]] = []
         for number in talk.learned:
-            if number == 0 and not marks:
-                continue  # a greeting answers nothing
             said = talk.messages[: number + 1]
             text, spans = self._rendered(said, talk, spans=marks)
             if marks:  # the template's own spans, after those of earlier answers
                 spans = spans[len(self._rendered(said[:-1], talk, spans=True)[1]) if number else 0 :]
+                if spans and not self._turns.closed(text[: spans[-1][1]]):
+                    text, end = self._turns.end(text, spans[-1][1], said, talk)
+                    spans = [*spans[:-1], (spans[-1][0], end)]
             else:
-                begun = self._begun(text, said, talk)
-                bare = text.rstrip()  # what follows the closing token is not the model's
-                closed = len(bare) > begun and bare.endswith(self._encoder.special)
-                spans = [(begun, len(bare) if closed else len(text))]
-            learned = squeezed("".join(text[start:end] for start, end in spans))
-            if not learned or squeezed(said[-1].get("content", "")) not in learned:
-                raise Wrong(
-                    f"the chat template leaves out or changes the answer in message {number + 1}, which another may "
-                    "write as it is (--chat-template)"
-                )
-            earlier = found.pop()[1] if found and text[: spans[0][0]].startswith(found[-1][0]) else []
+                begun = self._turns.begin(text, said, talk)
+                text, end = self._turns.end(text, begun, said, talk)
+                spans = [(begun, end)]
+            self._require_said(said[-1].get("content", ""), text, spans, number, template)
+            earlier = []
+            if found and text[: spans[0][0]].startswith(found[-1][0][: found[-1][1][-1][1]]):
+                earlier = found.pop()[1]
             found.append((text, [*earlier, *spans]))
         return found
 
-    def _begun(self, text: str, said: list[dict[str, Any]], talk: Talk) -> int:
-        """Where the last answer begins in a rendered text."""
-        prompt = self._rendered(said[:-1], talk, asking=True)[0]
-        if text.startswith(prompt):
-            return len(prompt)
-        prompt = self._rendered(said[:-1], talk)[0]  # it asks otherwise than it writes answers (DeepSeek R1)
-        if not text.startswith(prompt):
-            raise ValueError("an answer changes what stands before it")
-        if not (content := said[-1].get("content")):
-            return len(prompt)
-        other = self._rendered([*said[:-1], {**said[-1], "content": START + content}], talk)[0]
-        differ = (place for place, pair in enumerate(zip(text, other, strict=False)) if pair[0] != pair[1])
-        return next(differ, len(prompt))
+    def _require_said(self, content: str, text: str, spans: list[Span], number: int, template: str) -> None:
+        """Raise Wrong where an answer is not whole in what is learned; note where it lost white space at its ends."""
+        learned = "".join(text[start:end] for start, end in spans)
+        if learned and content in learned:
+            return
+        content, learned = (MARKS.sub("", each) for each in (content, learned))
+        place, whole, lost = 0, bool(learned), False
+        for part in _parts(content, template):
+            at = learned.find(part.strip(), place)
+            whole &= at >= 0
+            lost |= part not in learned
+            place = at + len(part.strip())
+        if not whole:
+            inside = squeezed(content) in squeezed(learned)
+            raise Wrong(
+                f"the chat template {'changes the white space inside' if inside else 'leaves out or changes'} the "
+                f"answer in message {number + 1}, which another may write as it is (--chat-template)"
+            )
+        if lost:
+            self._noted.append((SPOKEN, "white_space_at_the_ends"))
+
+    def _written(self, messages: list[dict[str, Any]], talk: Talk, asking: bool = False) -> str:
+        return self._rendered(messages, talk, asking)[0]
 
     def _rendered(
         self, messages: list[dict[str, Any]], talk: Talk, asking: bool = False, spans: bool = False
@@ -251,6 +306,33 @@ class Chat:
     def asked(self, messages: list[dict[str, Any]]) -> list[int]:
         """The ids of a conversation and the template's generation prompt, as a training has them before an answer."""
         return self._encoder.ids(self._rendered(self._safe(messages), Talk(messages, []), asking=True)[0])
+
+
+def _spoken(message: dict[str, Any]) -> bool:
+    """Whether an answer says anything."""
+    if message.get("tool_calls") or any(message.get(key) for key in ANSWERS):
+        return True
+    return bool(message.get("content", "").strip()) or any(
+        sentences(value) for key, value in message.items() if key not in ("role", "content")
+    )
+
+
+def _name(key: str) -> str:
+    """A key of the data as one plain word of a log line."""
+    return "_".join(re.sub(r"[^\w.-]+", " ", key).split())[:60]
+
+
+_TAGS = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
+
+
+def _parts(content: str, template: str) -> list[str]:
+    """A text between the tags that the template names: around those of thoughts, it writes white space of its own."""
+    parts, begun = [], 0
+    for tag in _TAGS.finditer(content):
+        if tag[0] in template:
+            parts.append(content[begun : tag.start()])
+            begun = tag.end()
+    return [*parts, content[begun:]]
 
 
 @cache

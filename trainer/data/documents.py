@@ -8,11 +8,13 @@ each record is a document, and `records` makes its text.
 import codecs
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, BinaryIO, Protocol
 
+from trainer.config.values import unique_keys
 from trainer.data import hub
 from trainer.data.records import present
 from trainer.data.sources import Source, chunks, line_number, lines, opened, reading
@@ -83,7 +85,9 @@ class Records(Protocol):
     """Makes the text of a document out of a whole record."""
 
     columns: tuple[str, ...]
-    """Columns of a table that it reads; all may be missing."""
+    """Columns of a table that it reads, all of which may be missing; empty: all that the table has."""
+    notes: Counter[tuple[str, str]]
+    """How many records or answers, by these words, have what is not learned, by its name."""
 
     def read(self, record: Any, place: Place) -> str:
         """The text; empty where there is none. Raises UserError for a record of the wrong form."""
@@ -289,7 +293,7 @@ def _json(segment: Segment, file: BinaryIO, records: Records, follow: Callable[[
                 "jq -c '.[]' FILE > NEW.jsonl makes one that is read"
             )
         try:
-            record = json.loads(line)
+            record = json.loads(line, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:  # beside what is not JSON: long integers, deep nesting
             hint = " (the file must hold one JSON object per line)" if number == 1 else ""
             kind = "not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else "cannot be read"

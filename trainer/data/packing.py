@@ -6,6 +6,7 @@ for each conversation, by which attention stays within it (CausalModel), and for
 counts in no loss.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -75,6 +76,16 @@ class Packed:
         rest = np.flatnonzero(~counts[begin:])
         ids = (values & ID).astype(np.int64)
         return ids[:begin], ids[begin : begin + int(rest[0]) if len(rest) else len(ids)]
+
+    def closing(self, most: int = 1000) -> list[int]:
+        """The last tokens of answers, the most frequent first, in up to `most` conversations that were not cut."""
+        whole = np.flatnonzero(self.sizes <= self.length)  # one that was cut may end with any token
+        found: Counter[int] = Counter()
+        for number in whole[:: max(1, len(whole) // most)]:
+            values = self.tokens.read(int(self.starts[number]), int(self.sizes[number]))
+            counts = (values & COUNTS) != 0
+            found.update((values[counts & ~np.append(counts[1:], False)] & ID).tolist())
+        return [token for token, _ in found.most_common()]
 
 
 def pack(tokens: Tokens, length: int, split: str) -> Packed:

@@ -4,15 +4,17 @@ The forms, read on 2026-11-25: OpenAI's fine-tuning files (messages, weight, fun
 prompt and completion (dataset_formats), LLaMA-Factory's sharegpt and alpaca (data/README.md, converter.py), Axolotl's
 chat_template (conversation.qmd: from or role, value or content, train, train_detail) and ms-swift's loss.
 
-What a record says is kept, or the record is refused: nothing is left out in silence.
+What a record says is kept, or the record is refused, or it is counted as not learned: nothing goes in silence.
 """
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from trainer.config.values import kind, shown
+from trainer.config.values import kind, shown, unique_keys
+from trainer.data.texts import sentences
+from trainer.errors import one_line
 
 ROLES = {
     "human": "user",
@@ -46,8 +48,6 @@ PREFERENCES = ("chosen", "rejected", "rejected_response", "rejected_messages")
 CONTENTS = ("prompt", "completion", "instruction", "input", "output", "history", "context", "question", "query")
 CONTENTS += ("response", "answer", *REASONS)
 """Keys of texts, in one form or another."""
-COLUMNS = ("messages", "conversations", "tools", "functions", "system", "system_prompt", "chat_template_kwargs")
-COLUMNS += (*CONTENTS, *OF_RECORDS, *MEDIA, *UNWANTED, *PREFERENCES)
 HAVE = "messages, conversations, prompt and completion, or instruction and output"
 
 
@@ -65,9 +65,19 @@ class Talk:
     tools: list[dict[str, Any]] | None = None
     options: dict[str, Any] | None = None
     """Further variables of the template, such as enable_thinking."""
+    beside: dict[str, Any] = field(default_factory=dict)
+    """What the record holds beside these."""
 
 
-def read(record: Any, wire: bool = False, blank: bool = False) -> Talk | tuple[str, str]:
+class Plain(NamedTuple):
+    """A prompt and its completion as texts."""
+
+    prompt: str
+    completion: str
+    beside: dict[str, Any]
+
+
+def read(record: Any, wire: bool = False, blank: bool = False) -> Talk | Plain:
     """The conversation of a record, or its prompt and completion as texts. Raises Wrong.
 
     wire: leave the arguments of calls as text. blank: give an answer without a content an empty one.
@@ -79,15 +89,20 @@ def read(record: Any, wire: bool = False, blank: bool = False) -> Talk | tuple[s
     system, tools, options = _system(record), _tools(record), record.get("chat_template_kwargs") or {}
     if not isinstance(options, dict):
         raise Wrong(f"chat_template_kwargs holds {kind(options)}, not an object")
-    key = next((key for key in ("messages", "conversations") if key in record), "")
-    if key:
-        said = _messages(record[key], key, wire)
+    keys = [key for key in ("messages", "conversations") if key in record]
+    keys = [key for key in keys if record[key]] or keys
+    of_form = {*keys, "system", "system_prompt", "tools", "functions"}
+    if keys:
+        said = _messages(record[keys[0]], keys[0], wire)
+        if len(keys) == 2 and _spoken(said) != _spoken(_messages(record[keys[1]], keys[1], wire)):
+            raise Wrong("its messages and its conversations differ; give one of them")
     elif "prompt" in record and "completion" in record:
         if all(isinstance(record[name], str) for name in ("prompt", "completion")):
             if system or tools:
                 raise Wrong(f"{'system' if system else 'tools'} belongs to messages, not to a prompt that is text")
             _refuse_beside(record, "prompt", "completion")
-            return record["prompt"], record["completion"]
+            beside = {key: value for key, value in record.items() if key not in ("prompt", "completion")}
+            return Plain(record["prompt"], record["completion"], beside)
         for name in ("prompt", "completion"):
             if not isinstance(record[name], str | list):
                 raise Wrong(f"{name} holds {kind(record[name])}, not text")
@@ -95,9 +110,10 @@ def read(record: Any, wire: bool = False, blank: bool = False) -> Talk | tuple[s
             raise Wrong("of prompt and completion one is text and one is messages")
         asked, said = (_messages(record[name], name, wire) for name in ("prompt", "completion"))
         said = [*((message, False) for message, _ in asked), *said]
-        key = "completion"
+        of_form |= {"prompt", "completion"}
     elif "instruction" in record and "output" in record:
         said = _messages(list(_alpaca(record)), "output", wire)
+        of_form |= {"instruction", "input", "history", "output"}
     else:
         have = ", ".join(map(str, record)) or "nothing"
         raise Wrong(f"it has {have}; a record has {HAVE}")
@@ -111,15 +127,29 @@ def read(record: Any, wire: bool = False, blank: bool = False) -> Talk | tuple[s
     if "assistant" not in roles:
         raise Wrong(f"no message has role assistant (roles: {', '.join(roles)})")
     learned = [number for number, (message, counts) in enumerate(said) if counts and message["role"] == "assistant"]
-    return Talk(messages, learned, tools, options)
+    beside = {key: value for key, value in record.items() if key not in of_form}
+    return Talk(messages, learned, tools, options, beside)
+
+
+def _spoken(said: list[tuple[dict[str, Any], bool]]) -> list[Any]:
+    return [[message.get(key) for key in ("role", "content", "tool_calls")] for message, _ in said]
 
 
 def present(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of a table without the nulls inside its columns: there all rows share the keys that any of them has."""
+    """A row of a table as JSON has it: all rows share the keys that any of them has, and text may be bytes.
+
+    So nulls inside its columns are left out, and objects of nothing but nulls with them.
+    """
 
     def without(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: without(item) for key, item in value.items() if item is not None}
+            kept = {key: kept for key, item in value.items() if (kept := without(item)) is not None}
+            return kept if kept or not value else None
+        if isinstance(value, bytes):
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return value
         return [without(item) for item in value] if isinstance(value, list) else value
 
     return {key: without(value) for key, value in row.items()}
@@ -176,9 +206,10 @@ def _text(record: dict[str, Any], key: str) -> str:
 def _decoded(value: Any, what: str) -> Any:
     """JSON that stands in a text, as what it says."""
     try:
-        return json.loads(value) if isinstance(value, str) else value
+        return json.loads(value, object_pairs_hook=unique_keys) if isinstance(value, str) else value
     except (ValueError, RecursionError) as error:
-        raise Wrong(f"{what}: not JSON ({error})") from None
+        why = error if isinstance(error, json.JSONDecodeError) else one_line(error)
+        raise Wrong(f"{what}: not JSON ({why})") from None
 
 
 def _tools(record: dict[str, Any]) -> list[dict[str, Any]] | None:
@@ -256,6 +287,9 @@ def _content(given: Any, has: str, what: str) -> str:
             raise Wrong(f"{has} {kind(part)} among the parts of its {what}; a part is an object with type and text")
         if (form := part.get("type", "text")) != "text" or not isinstance(part.get("text"), str):
             raise Wrong(f"{has} a part of type {form} in {what}; only text is learned")
+        for key, value in part.items():
+            if key != "text" and sentences(value):
+                raise Wrong(f"{has} {key} in a part of its {what}, which is not read; remove it")
     return "".join(part["text"] for part in given)
 
 

@@ -10,6 +10,7 @@ A shard of conversations ends with a table: for each, its number of tokens and o
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -38,8 +39,8 @@ SPLITS = ("train", "validation")
 GROUP_CHARACTERS, GROUP_UNITS = 1 << 20, 512
 """Text encoded in one call."""
 Part = dict[str, Any]
-"""A line of the journal: what COUNTED names so far in the piece, a shard (or None) for each split, and whether the
-piece ends with it."""
+"""A line of the journal: what COUNTED names so far in the piece, a shard (or None) for each split, whether the piece
+ends with it, and in the last one what is not learned: [what is counted, its name, how many]."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class _Counted:
     """Records, and how many of them had no text to learn."""
 
     def __init__(self, records: Records) -> None:
-        self._records, self.columns, self.empty = records, records.columns, 0
+        self._records, self.columns, self.notes, self.empty = records, records.columns, records.notes, 0
 
     def read(self, record: Any, place: Place) -> str:
         text = self._records.read(record, place)
@@ -120,6 +121,7 @@ def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder, advance: A
         return parts
     writer = _Writer(output, piece.number, coder.width, parts, journal, recipe.documents == DOCUMENTS)
     skip = writer.units
+    coder.records.notes.clear()
     counted = _Counted(coder.records)  # after an interruption all records of a piece are read again
     for group in _groups(placed(piece, recipe, counted, advance, skip)):
         more()
@@ -127,8 +129,17 @@ def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder, advance: A
         for (unit, split, ends), ids in zip(group, encoded, strict=True):
             writer.add(split, ids + coder.separator if ends else ids, unit, recipe.shard_tokens)
     writer.unlearned += counted.empty
-    writer.close(ends=True)
+    writer.close(ends=True, notes=[[*note, count] for note, count in coder.records.notes.items()])
     return writer.parts
+
+
+def not_learned(pieces: list[list[Part]]) -> list[list[Any]]:
+    """What the records of all pieces hold and is not learned: [what is counted, its name, how many]."""
+    total: Counter[tuple[str, str]] = Counter()
+    for parts in pieces:
+        for counted, name, count in parts[-1]["notes"] if parts else ():
+            total[counted, name] += count
+    return [[*note, count] for note, count in sorted(total.items())]
 
 
 COUNTED = ("units", "documents", "text_bytes", "unlearned")
@@ -152,6 +163,7 @@ def recorded(journal: Path, output: Path, width: int) -> list[Part]:
             part: Any = parse_mapping(line)
             sound = all(type(part[key]) is int for key in COUNTED)
             sound &= type(part["ends"]) is bool
+            sound &= all(list(map(type, note)) == [str, str, int] for note in part["notes"])
             if not sound or not all(part[split] is None or _intact(output, part[split], width) for split in SPLITS):
                 break
         except (ValueError, TypeError, KeyError, OSError):  # the line that a kill cut short, or no line of ours
@@ -260,9 +272,9 @@ class _Writer:
         text = MARKS.sub("", unit.text) if self._conversations else unit.text
         self.text_bytes += len(text) if text.isascii() else len(text.encode())
 
-    def close(self, ends: bool) -> None:
+    def close(self, ends: bool, notes: list[list[Any]] | None = None) -> None:
         """Make the open shards durable, then record them."""
-        part: Part = {**{name: getattr(self, name) for name in COUNTED}, "ends": ends}
+        part: Part = {**{name: getattr(self, name) for name in COUNTED}, "ends": ends, "notes": notes or []}
         for split in SPLITS:
             part[split] = None
             if shard := self._open.get(split):

@@ -1,5 +1,6 @@
 """The text of a document that is one field of a record; conversations.py makes it of a whole record."""
 
+from collections import Counter
 from typing import Any
 
 from trainer.config.values import kind
@@ -12,6 +13,7 @@ class TextField:
 
     def __init__(self, name: str) -> None:
         self.columns: tuple[str, ...] = (name,)
+        self.notes: Counter[tuple[str, str]] = Counter()
 
     def read(self, record: Any, place: Place) -> str:
         (name,) = self.columns

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainer.data.answers import squeezed
 from trainer.data.records import ANSWERS, REASONS, Talk
+from trainer.data.texts import leaves, sentences, words
 
 PYTHON = "'xq': 'xq"
 """What probed() adds to the arguments of a call, where a template writes them as Python does and not as JSON."""
@@ -67,31 +68,72 @@ def probed(talk: Talk) -> tuple[Talk, dict[str, str]]:
     return Talk(messages, talk.learned, tools, talk.options), wanted
 
 
+def flat(text: str) -> str:
+    """A text in small letters and without white space, in which others are looked for."""
+    return squeezed(text).lower()
+
+
+def unread(talk: Talk, template: str, written: str) -> Iterator[tuple[int, str, bool]]:
+    """Keys whose text leaves no trace in `written`, a flat text: the message, the key, and whether it is a sentence.
+
+    The message is -1 for what stands beside the messages. Of answers a single word counts too, if the template does
+    not name its key: "channel": "analysis" says what the answer is.
+    """
+    for number, message in enumerate(talk.messages[: talk.learned[-1] + 1]):
+        for key, value in message.items():
+            if key in ("role", "content", *ANSWERS) or not isinstance(value, str | list | dict):
+                continue
+            if key == "tool_calls":
+                value = list(map(_further, message[key]))
+            if any(not _is_in(text, written) for text in sentences(value)):
+                yield number, key, True
+            elif (
+                message["role"] == "assistant"
+                and not re.search(rf"\b{re.escape(key)}\b", template)
+                and any(words(text) and not _is_in(text, written) for text in leaves(value))
+            ):
+                yield number, key, False
+    yield from ((-1, key, True) for key in beside(talk.beside, written))
+
+
+def beside(given: dict[str, Any], written: str) -> Iterator[str]:
+    """The keys of a record that say something of which `written`, a flat text, has no trace."""
+    for key, value in given.items():
+        if isinstance(value, str | list | dict) and any(not _is_in(text, written) for text in sentences(value)):
+            yield key
+
+
+def _further(call: dict[str, Any]) -> Any:
+    function = call.get("function", {})
+    of = {**{key: value for key, value in call.items() if key != "function"}, **function}
+    return {key: value for key, value in of.items() if key not in ("name", "arguments")}
+
+
+def _is_in(text: str, written: str) -> bool:
+    """Whether a flat text has `text`, be it as JSON."""
+    return flat(text) in written or flat(json.dumps(text, ensure_ascii=False)[1:-1]) in written
+
+
 def unfound(talk: Talk, text: str) -> list[int]:
-    """Numbers of the messages with a text that is not written as often as it is said, be it as JSON."""
+    """Numbers of the messages with a text that is not written in the flat `text` as often as it is said."""
     said = [
         [
-            (key, each)
-            for key, each in (
-                *((key, message.get(key)) for key in ("content", *ANSWERS)),
-                *(
-                    ("", text)
-                    for call in message.get("tool_calls", [])
-                    for text in _texts(call["function"]["arguments"])
-                ),
+            each
+            for each in (
+                *(message.get(key) for key in ("content", *ANSWERS)),
+                *(text for call in message.get("tool_calls", []) for text in _texts(call["function"]["arguments"])),
             )
             if isinstance(each, str) and each.strip()
         ]
         for message in talk.messages[: talk.learned[-1] + 1]
     ]
-    text = squeezed(text).lower()
-    whole = "\n".join(squeezed(each).lower() for texts in said for _, each in texts)
+    whole = "\n".join(flat(each) for texts in said for each in texts)
 
     def written(each: str) -> bool:
-        spelled = (squeezed(given).lower() for given in (each, json.dumps(each, ensure_ascii=False)[1:-1]))
+        spelled = map(flat, (each, json.dumps(each, ensure_ascii=False)[1:-1]))
         return any(text.count(way) >= max(1, whole.count(way)) for way in spelled)
 
-    return [number for number, texts in enumerate(said) if not all(written(each) for _, each in texts)]
+    return [number for number, texts in enumerate(said) if not all(map(written, texts))]
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -32,7 +32,7 @@ def build(config: Config) -> Work:
         packing.tell(train, "train")
         packing.tell(held_out, "validation")
     model = pretrain.build_model(config, dataset, packed=True)
-    stop_after_answers(model.net, held_out, tokenizer)
+    stop_after_answers(model.net, train, tokenizer)
     windows, tokens = config.windows_per_step, config.evaluation.sample_tokens
     batches = PackedBatches(train, model.micro_batch, windows, config.run.seed)
     count = config.evaluation.batches * (config.micro_batch or capacity.UNIT)
@@ -65,16 +65,15 @@ class Validation(pretrain.Validation):
 
 
 def stop_after_answers(net: Any, packed: Packed, tokenizer: Path) -> None:
-    """Name the token that closes an answer in generation_config.json: the base model may end texts with another."""
+    """Name the tokens that close answers in generation_config.json: the base model may end texts with another."""
     from tokenizers import Tokenizer
 
-    whole = np.flatnonzero(packed.sizes <= packed.length)  # a conversation that was cut may end with any token
-    if not len(whole):
-        return
-    closing = int(packed.answer(int(whole[0]))[1][-1])
-    known = Tokenizer.from_file(str(tokenizer)).get_added_tokens_decoder().get(closing)
-    if known is not None and known.special and closing not in ends(net):
-        net.generation_config.eos_token_id = [closing, *(end for end in ends(net) if end is not None)]
+    known = Tokenizer.from_file(str(tokenizer)).get_added_tokens_decoder()
+    closing = [token for token in packed.closing() if token in known]
+    if not set(closing) <= set(ends(net)):
+        net.generation_config.eos_token_id = list(
+            dict.fromkeys([*closing, *(end for end in ends(net) if end is not None)])
+        )
 
 
 def sample(net: Any, packed: Packed, tokenizer: Path, tokens: int, seed: int) -> str:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from trainer import log
+from trainer.config.values import unique_keys
 from trainer.data import hub, sources
 from trainer.data.batches import order
 from trainer.errors import UserError, cause, one_line
@@ -82,11 +83,13 @@ def _records(key: str, spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
         (source,) = sources.find([spec])
         with sources.opened(source) as (file, _):
             content = file.read()
-        document = json.loads(content)
+        document = json.loads(content, object_pairs_hook=unique_keys)
     except UserError as error:
         raise UserError(str(error).replace("--input", f"{key}:")) from None
     except ValueError as error:
-        raise UserError(f"{key}: {spec}: not a single JSON file ({error}); give one in SQuAD's format") from None
+        raise UserError(
+            f"{key}: {spec}: not a single JSON file ({one_line(error)}); give one in SQuAD's format"
+        ) from None
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):
         raise UserError(f'{key}: {spec}: not in SQuAD\'s format: no list "data" at the top')
     for article, entry in enumerate(document["data"]):

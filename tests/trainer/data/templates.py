@@ -87,3 +87,64 @@ CUT = CHATML.replace("m.content", "(m.content.split('###') | first if m.role == 
 FRONT = CUT.replace("first", "last")
 TAILS = TOOLS.replace("\n<tool_response>\n' + m.content", "\n<tool_response>\n' + m.content[:9]")
 THOUGHTS = CHATML.replace("m.role + '\n'", "m.role + '\n' + (m.thinking or '').split('###')[0]")
+
+GLM = (  # GLM-4.5's: the next role's token ends a turn; contents are trimmed; thoughts are those of the last answer
+    "<s>{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m.role == 'user' %}"
+    "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}{% for m in messages %}"
+    "{% if m.role == 'user' %}<|im_start|>\n{{ m.content }}{% elif m.role == 'assistant' %}<|start|>"
+    "{% if loop.index0 > ns.last and m.reasoning_content %}{{ '\n' }}<think>{{ m.reasoning_content.strip() }}</think>"
+    "{% else %}{{ '\n<think></think>' }}{% endif %}{% if m.content.strip() %}{{ '\n' + m.content.strip() }}{% endif %}"
+    "{% for call in m.tool_calls or [] %}{{ '\n<tool_call>' + call.function.name }}\n"
+    "{{ call.function.arguments | tojson }}\n</tool_call>{% endfor %}"
+    "{% elif m.role == 'tool' %}<|end|>\n{{ m.content }}{% else %}<|eot|>\n{{ m.content }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>{% endif %}"
+)
+NEMOTRON = (  # it asks with an open thought, with which no answer begins; calls come without a content
+    "{% for m in messages %}{% if m.role == 'assistant' %}<|start|>Assistant\n{{ m.content.strip() }}"
+    "{% if m.tool_calls %}<TOOLCALL>[{% for call in m.tool_calls %}{{ call.function | tojson }}{% endfor %}]</TOOLCALL>"
+    "{% endif %}{{ '\n' }}<|eot|>\n{% elif m.role == 'tool' %}<|start|>User\n"
+    "<TOOL_RESPONSE>{{ m.content }}</TOOL_RESPONSE>\n"
+    "{% else %}<|start|>{{ m.role | capitalize }}\n{{ m.content }}\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>Assistant\n<think>\n{% endif %}"
+)
+COMMAND_R7B = (  # writes the prompt for the next answer whether it is asked to or not
+    "{% for m in messages %}<|start|>{{ '<|im_start|>' if m.role == 'assistant' else '<|end|>' }}{{ m.content | trim }}"
+    "</s>{% endfor %}<|start|><|im_start|>"
+)
+PHI = (  # with the end of text behind the last answer
+    "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% else %}{{ eos_token }}{% endif %}"
+)
+GPT_OSS = (  # the last answer ends otherwise than earlier ones, a call otherwise than both
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% if m.tool_calls %}"
+    "{% if m.thinking %}<|start|>assistant<|im_start|>analysis:{{ m.thinking }}<|end|>{% endif %}"
+    "<|start|>assistant to={{ m.tool_calls[0].function.name }}:{{ m.tool_calls[0].function.arguments | tojson }}<|eot|>"
+    "{% else %}{% if loop.last and m.thinking %}<|start|>assistant<|im_start|>analysis:{{ m.thinking }}<|end|>"
+    "{% endif %}<|start|>assistant<|im_start|>final:{{ m.content }}{{ '<|im_end|>' if loop.last else '<|end|>' }}"
+    "{% endif %}"
+    "{% else %}<|start|>{{ m.role }}:{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+QWEN3 = (  # thoughts in a content or beside it, written again with white space of its own; earlier ones are left out
+    "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}"
+    "{% endif %}{% endfor %}{% for m in messages %}{% if m.role == 'assistant' %}{% set said = m.content %}"
+    "{% set thought = m.reasoning_content or '' %}{% if '</think>' in said %}"
+    "{% set thought = said.split('</think>')[0].split('<think>')[-1].strip('\n') %}"
+    "{% set said = said.split('</think>')[-1].lstrip('\n') %}{% endif %}<|im_start|>assistant\n"
+    "{% if loop.index0 > ns.last %}<think>\n{{ thought.strip('\n') }}\n</think>\n\n{{ said.lstrip('\n') }}"
+    "{% else %}{{ said }}{% endif %}<|im_end|>\n{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+QWEN35 = QWEN3.replace(
+    "{% if add_generation_prompt %}<|im_start|>assistant\n",
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n",
+)
+"""Its prompt opens the thoughts."""
+UNMARKED_END = MARKED.replace("<|im_end|>{% endgeneration %}{{ '\n' }}", "{% endgeneration %}<|im_end|>{{ '\n' }}")
+ENDLESS = (
+    "{% for m in messages %}{{ m.role | capitalize }}: {{ m.content }}\n\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant: {% endif %}"
+)
+OPEN = CHATML.replace("<|im_end|>", "")
+JOINED = CHATML.replace("m.content", "(m.content.split() | join(' ') if m.role == 'assistant' else m.content)")
+"""Every white space becomes one space."""

@@ -180,7 +180,10 @@ def run(*arguments: str | Path) -> int:
             {"messages": [TALK[1], {"role": "bot", "content": "x"}]},
             "no message has role assistant (roles: user, bot)",
         ),
-        ({"messages": [TALK[2], TALK[2]]}, "the chat template does not take this conversation (roles must alternate)"),
+        (
+            {"messages": [TALK[1], TALK[1], TALK[2]]},
+            "the chat template does not take this conversation (roles must alternate)",
+        ),
     ],
 )
 def test_a_record_of_a_wrong_form_is_named_by_file_and_line(
@@ -236,7 +239,7 @@ def test_a_tokenizer_without_a_template_gets_a_plain_one_that_stays_with_the_dat
     assert run("--input", path, "--output", out, "--tokenizer", tokenizer) == 0
     assert "state=found" in capsys.readouterr().out
     template = tmp_path / "own.jinja"
-    template.write_text("{% for m in messages %}{{ m.role[0] + ' ' + m.content + '.' }}{% endfor %}")
+    template.write_text("{% for m in messages %}{{ m.role[0] + ' ' + m.content + eos_token }}{% endfor %}")
     assert run("--input", path, "--output", out, "--tokenizer", tokenizer, "--chat-template", template) == 0
     assert "state=written" in capsys.readouterr().out
     assert (out / "chat_template.jinja").read_text() == template.read_text()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -114,13 +115,12 @@ def test_what_closes_an_answer_is_looked_up_in_one_that_was_not_cut(
 ) -> None:
     """And is saved with the adapter: the model that is made of it stops there."""
     dataset = open_dataset(str(talks), conversations=True)
-    packed = pack(dataset.validation, LENGTH, "validation")
-    sizes = packed.sizes.copy()
-    sizes[0] = packed.length + 1
-    cut = SimpleNamespace(sizes=sizes, length=packed.length, answer=lambda number: ([], [30] if number == 0 else [0]))
+    longest = int(pack(dataset.validation, LENGTH, "validation").sizes.max())
+    packed = pack(dataset.validation, longest - 2, "validation")
+    assert packed.cut
     net = network()
     net.generation_config.eos_token_id = 2
-    finetune.stop_after_answers(net, cut, tokenizer / "tokenizer.json")  # pyrefly: ignore[bad-argument-type]
+    finetune.stop_after_answers(net, packed, tokenizer / "tokenizer.json")
     assert net.generation_config.eos_token_id == [0, 2]
     net.save_pretrained(tmp_path / "base")
     net.generation_config.eos_token_id = 2
@@ -132,6 +132,31 @@ def test_what_closes_an_answer_is_looked_up_in_one_that_was_not_cut(
     adapter.save(adapters.trainables(net), tmp_path / "adapter")
     found = origin.load(origin.from_name(str(tmp_path / "adapter"), "--model"))
     assert found.generation_config.eos_token_id == [0, 2]
+
+
+def test_all_tokens_that_close_answers_are_named_special_or_not(tokenizer: Path, tmp_path: Path) -> None:
+    """Calls close with another token than answers (gpt-oss), which add_tokens() need not call special."""
+    built = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    built.add_tokens(["[END]", "[CALL]", "[MORE]"])
+    built.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "t.jinja").write_text(
+        "{% for m in messages %}{{ m.role + ': ' }}{% if m.tool_calls %}{{ m.tool_calls[0].function | tojson }}[CALL]"
+        "{% else %}{{ m.content }}[END]{% endif %}{{ '\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": {"at": "it"}}}]}
+    asked, told = {"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "Yes, [MORE] it rains."}
+    lines = [[asked, told]] * 2 + [[asked, call, {"role": "tool", "content": "yes"}, told]]
+    path = tmp_path / "talks.jsonl"
+    path.write_text("".join(json.dumps({"messages": line}) + "\n" for line in lines * 20))
+    data = tmp_path / "data"
+    prepare.prepare(
+        [str(path)], data, str(tmp_path), 0.2, 10_000, documents="conversations", chat_template=tmp_path / "t.jinja"
+    )
+    packed = pack(open_dataset(str(data), conversations=True).train, 128, "training")
+    net = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=2))
+    finetune.stop_after_answers(net, packed, data / "tokenizer.json")
+    assert net.generation_config.eos_token_id == [built.token_to_id("[END]"), built.token_to_id("[CALL]"), 2]
 
 
 def test_one_or_two_workers_any_micro_batch_and_fsdp_compute_the_same_run(

@@ -1,0 +1,59 @@
+"""Which texts in a record say something that a model could learn: sentences, unlike names, dates, addresses and ids."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+_ADDRESS = re.compile(r"\w+://\S+")
+_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
+AROUND = ".,;:!?…()[]{}\"'“”‘’«»。，、！？；：「」*`"
+ENDS = ".!?…。！？"
+LOOKED_AT = 300
+"""Characters of a text that decide: the beginning of a long one says enough."""
+UNBROKEN = 10
+"""Letters without case in one word that make a sentence: Chinese, Japanese and Thai put no space between words."""
+
+
+def leaves(value: Any) -> Iterator[str]:
+    """The texts in a value, also in lists, in objects and in JSON that is text."""
+    if isinstance(value, str):
+        if value[:1] in ("{", "["):
+            try:
+                inside = json.loads(value)
+            except (ValueError, RecursionError):
+                inside = None
+            if isinstance(inside, dict | list):
+                yield from leaves(inside)
+                return
+        yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from leaves(item)
+
+
+def words(text: str) -> list[str]:
+    """The words of the beginning of a text: what is made of letters alone, without the marks around it."""
+    parts = (part.strip(AROUND) for part in _ADDRESS.sub(" ", text[:LOOKED_AT]).split())
+    return [part for part in parts if _WORD.fullmatch(part)]
+
+
+def says(text: str) -> bool:
+    """Whether a text is a sentence or more.
+
+    It has three words of which two begin small ("United States of America" is a place), or a mark at its end ("Hm.").
+    """
+    found = words(text)
+    if not found:
+        return False
+    small = sum(word[0] == word[0].lower() for word in found)
+    ended = text.rstrip(" \n\t\"'”’»)*")[-1:] in ENDS and text.rsplit(None, 1)[-1].strip(AROUND) == found[-1]
+    return (
+        (len(found) > 2 and small > 1)
+        or (ended and (small > 0 or len(found) == 1))
+        or any(len(word) >= UNBROKEN and word.lower() == word.upper() for word in found)
+    )
+
+
+def sentences(value: Any) -> list[str]:
+    """The texts in a value that say something."""
+    return [text for text in leaves(value) if says(text)]
