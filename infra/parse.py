@@ -215,5 +215,5 @@ def _data_of(config: StackConfig) -> list[Any]:
     """All that determines the data of a training."""
     text, training = config.dataset, config.training
     form = "text" if training.task in ("language_model", "distillation") else training.task
-    made_of = [text.input, text.tokenizer or training.model.name or "gpt2", text.validation_fraction, form]
-    return [*made_of, text.reading] if text.reading else made_of
+    reading = [text.text_field, text.documents]
+    return [text.input, text.tokenizer or training.model.name or "gpt2", text.validation_fraction, form, reading]

@@ -38,11 +38,6 @@ LAST_SECONDS = 60.0
 The worker that writes it and its launcher wait this long."""
 
 
-def scheduled(step: int, settings: Settings) -> bool:
-    """Whether a checkpoint is due at this step: the same answer on every worker."""
-    return any(every and step % every == 0 for every in (settings.every_steps, settings.keep_every))
-
-
 def retry_pause(failures: int) -> float:
     """Seconds until the next attempt after this many consecutive failed writes."""
     return min(RETRY_SECONDS * 2 ** (failures - 1), LONGEST_RETRY_SECONDS)

@@ -82,13 +82,13 @@ class DdpEngine:
             self._exchange.exposed.end()
         return total.detach()
 
-    def step(self, rate: float, number: int) -> Outcome:
+    def step(self, learning_rate: float, number: int) -> Outcome:
         for each in self._optimizers:
             self._scaler.unscale_(each)
         norm = self._clip_gradients()
         # The norm is finite if every gradient is. It is the norm of the summed gradient, so all workers skip together.
         skipped = (~norm.isfinite()).float()
-        optimizer.set_learning_rate(self._optimizers, rate)
+        optimizer.set_learning_rate(self._optimizers, learning_rate)
         optimizer.update(self._optimizers, skipped)
         self._scaler.update()
         for each in self._optimizers:

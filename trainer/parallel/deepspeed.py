@@ -90,8 +90,8 @@ class DeepSpeedEngine:
             self._bytes += self._pass_bytes
         return total.detach()
 
-    def step(self, rate: float, number: int) -> Outcome:
-        optimizer.set_learning_rate([self._adam], rate)
+    def step(self, learning_rate: float, number: int) -> Outcome:
+        optimizer.set_learning_rate([self._adam], learning_rate)
         if self._world.size > 1:
             self._bytes += self._update_bytes
         with self._listening():

@@ -49,7 +49,7 @@ class Engine(Protocol):
         """
         ...
 
-    def step(self, rate: float, number: int) -> Outcome:
+    def step(self, learning_rate: float, number: int) -> Outcome:
         """Clip and update with this learning rate. `number`: steps from 1."""
         ...
 

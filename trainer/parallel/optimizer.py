@@ -14,7 +14,10 @@ Tensors = dict[str, dict[str, torch.Tensor]]
 
 
 def build(net: nn.Module, settings: Optimizer) -> list[torch.optim.Optimizer]:
-    """The optimizers that together update every parameter of `net`. Weight decay on matrices only."""
+    """The optimizers that together update every parameter of `net`. Weight decay on matrices only.
+
+    Their learning rate is set before each update.
+    """
     named = adapters.trained(net)
     hidden = [value for name, value in named.items() if settings.name == "muon" and is_hidden_matrix(net, name, value)]
     chosen = {id(value) for value in hidden}
@@ -25,7 +28,6 @@ def build(net: nn.Module, settings: Optimizer) -> list[torch.optim.Optimizer]:
     ]
     adam = torch.optim.AdamW(
         [group for group in groups if group["params"]],
-        lr=settings.learning_rate,
         betas=(settings.beta1, settings.beta2),
         eps=settings.epsilon,
         fused=True,
@@ -33,9 +35,7 @@ def build(net: nn.Module, settings: Optimizer) -> list[torch.optim.Optimizer]:
     if not hidden:
         return [adam]
     # match_rms_adamw scales its updates to AdamW's size, so one learning rate and decay serve both (arXiv 2502.16982).
-    muon = torch.optim.Muon(
-        hidden, lr=settings.learning_rate, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw"
-    )
+    muon = torch.optim.Muon(hidden, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw")
     return [adam, muon]
 
 
@@ -87,10 +87,10 @@ def _warmup_decay(iteration: int, length: int, warmup: int, logarithmic: bool) -
     return max(0.0, (length - iteration) / max(1.0, length - warmup))
 
 
-def set_learning_rate(optimizers: Sequence[torch.optim.Optimizer], rate: float) -> None:
+def set_learning_rate(optimizers: Sequence[torch.optim.Optimizer], learning_rate: float) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = learning_rate
 
 
 def update(optimizers: Sequence[torch.optim.Optimizer], skipped: torch.Tensor) -> None:

@@ -22,23 +22,22 @@ import torch.distributed as dist
 
 from trainer import log, record
 from trainer.checkpoint.format import Checkpoint, Snapshot, checkpoint_folder
-from trainer.checkpoint.saver import Saver, retry_pause, scheduled
+from trainer.checkpoint.saver import Saver, retry_pause
 from trainer.config.schema import Config, resolved
 from trainer.contract import DONE
 from trainer.elastic import nccl
 from trainer.errors import Stopped, TrainingError, UserError, one_line
 from trainer.files import write_json
 from trainer.models.adapters import hold_frozen
-from trainer.parallel import communication
+from trainer.parallel import communication, optimizer
 from trainer.parallel.engine import Engine, Outcome
-from trainer.parallel.optimizer import learning_rate
 from trainer.parallel.world import World
 from trainer.tasks.work import Interrupted, Work
 from trainer.train import compiled, failures, precision, resume
 from trainer.train.feed import Batch, Feed, agree_on_micro_batch, draw_seed, rounds
 from trainer.train.metrics import Reporter, StepFigures, Stopwatch
 from trainer.train.profiler import Profiler
-from trainer.train.progress import Progress, check_first_loss, check_weights
+from trainer.train.progress import Progress, Schedule, check_first_loss, check_weights
 
 LAST_ATTEMPTS = 5
 """Attempts to write the last checkpoint and DONE, over 450 s: a storage that moves to another node is back by then."""
@@ -134,6 +133,7 @@ class Loop:
         self.dtype, self.reporter, self.notice = dtype, reporter, Notice()
         self.engine = build_engine(work, config, world, dtype)
         self.progress = Progress(config.optimizer.skipped_steps_limit, world.first)
+        self.schedule = Schedule(config)
         self.saver = Saver(run, config.checkpoint, work.save_model, resolved(config))
         reporter.saved = lambda: self.saver.saved
         self.watch = Stopwatch(work, world, dtype)
@@ -148,7 +148,7 @@ class Loop:
             self.evaluate()
             check_first_loss(self.figures["validation_loss"], self.work.expected_loss, self.world.first)
         self.reporter.status(state="training")
-        first, due = self.step, False
+        first = self.step
         self.watch.start()
         while self.step < settings.steps:
             self.profiler.before(self.step + 1)
@@ -161,16 +161,11 @@ class Loop:
                 gc.collect()
                 gc.freeze()  # objects that are alive after one step stay: do not scan them again
                 gc.disable()  # collect in `paused`, where all workers pause, and not inside one worker's step
-            last = self.step == settings.steps
-            due = due or overdue or scheduled(self.step, settings.checkpoint)
-            if saving := due and not last:
-                self.progress.settle()
-                saving = self.progress.in_a_row == 0  # else after the next step that is not skipped
+            saving = self.schedule.saves(self.step, overdue, self.progress)
             if self.progress.unvalidated(self.step, settings):
                 self.evaluate()
             if saving:
                 self.save()
-                due = False
         self.finish()
 
     def one_step(self, batches: Feed) -> tuple[bool, bool]:
@@ -201,17 +196,17 @@ class Loop:
                 if stopping:
                     return True, False
         self.progress.settle()
-        rate = learning_rate(self.progress.updates, self.config.steps, self.config.optimizer)
-        outcome = self.engine.step(rate, self.step + 1)
+        learning_rate = optimizer.learning_rate(self.progress.updates, self.config.steps, self.config.optimizer)
+        outcome = self.engine.step(learning_rate, self.step + 1)
         self.step += 1
         self.progress.note(self.step, outcome)
         self.watch.steps += 1
         if self.step % self.config.metrics.every == 0 or self.step == self.config.steps:
-            self.report(loss / work.items_per_step, rate, outcome, batch)
+            self.report(loss / work.items_per_step, learning_rate, outcome, batch)
         stopping, overdue = vote.result()  # pyrefly: ignore[unbound-name]
         return stopping, overdue
 
-    def report(self, loss: torch.Tensor, rate: float, outcome: Outcome, batch: Batch) -> None:
+    def report(self, loss: torch.Tensor, learning_rate: float, outcome: Outcome, batch: Batch) -> None:
         mean = float(self.world.sum(loss)[0])
         self.progress.settle()
         activations: dict[str, float] = {}
@@ -223,7 +218,7 @@ class Loop:
         figures = StepFigures(
             step=self.step,
             loss=mean,
-            learning_rate=rate,
+            learning_rate=learning_rate,
             gradient_norm=float(outcome.gradient_norm),
             skipped_steps=self.progress.skipped,
             loss_scale=self.engine.loss_scale,

@@ -93,6 +93,26 @@ class Later:
         return float(self._host)
 
 
+class Schedule:
+    """After which steps a checkpoint is written; after the last one is always."""
+
+    def __init__(self, config: Config) -> None:
+        self._last, self._every = config.steps, (config.checkpoint.every_steps, config.checkpoint.keep_every)
+        self._due = False
+
+    def saves(self, step: int, overdue: bool, progress: Progress) -> bool:
+        """Whether to save after `step`: the same answer on every worker. To be asked after each step, once.
+
+        overdue: the time for it has come. After a skipped step none is written, but after the next that is not.
+        """
+        self._due = self._due or overdue or any(every and step % every == 0 for every in self._every)
+        if not self._due or step == self._last:
+            return False
+        progress.settle()
+        self._due = progress.in_a_row > 0
+        return not self._due
+
+
 def check_first_loss(loss: float, expected: float | None, first: bool) -> None:
     """Warn if the loss before the first step is not that of an untrained model.
 

@@ -16,8 +16,10 @@ from tests.trainer.checkpoint.saving import save_and_fail
 from tests.trainer.checkpoint.test_checkpoint import Training, newest
 from tests.trainer.processes import context
 from trainer.checkpoint.format import list_checkpoints, newest_checkpoint, step_of
-from trainer.checkpoint.saver import Saver, scheduled
+from trainer.checkpoint.saver import Saver
 from trainer.config.settings import Checkpoint as Settings
+from trainer.config.settings import Config
+from trainer.train.progress import Progress, Schedule
 
 MEGABYTE = 2**20
 
@@ -183,8 +185,9 @@ def test_the_newest_are_kept_and_multiples_forever(run: Path) -> None:
     training = Training(1).step()
     settings = Settings(keep=2, keep_every=40, every_steps=15, every_minutes=0)
     saver = Saver(run, settings, training.write_model, "")
+    schedule, progress = Schedule(Config(steps=1000, checkpoint=settings)), Progress(limit=1, first=True)
     for step in range(1, 121):
-        if scheduled(step, settings):
+        if schedule.saves(step, overdue=False, progress=progress):
             saver.save(step, training.snapshot())
     saver.wait()
     assert steps(run) == [40, 80, 105, 120], "kept at multiples of 40, though none of them is a multiple of 15"

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from trainer.config.settings import Optimizer
-from trainer.parallel.optimizer import build, is_hidden_matrix, learning_rate
+from trainer.parallel.optimizer import build, is_hidden_matrix, learning_rate, set_learning_rate
 
 
 def rates(schedule: str, steps: int = 100) -> list[float]:
@@ -72,6 +72,7 @@ def test_decay_shrinks_matrices_and_no_vectors() -> None:
     (adam,) = build(net, settings)
     for value in net.parameters():
         value.grad = torch.zeros_like(value)
+    set_learning_rate([adam], settings.learning_rate)
     adam.step()
     assert torch.allclose(net.weight, before["weight"] * (1 - 0.1 * 0.5))
     assert torch.equal(net.bias, before["bias"])
@@ -93,5 +94,6 @@ def test_muons_updates_are_as_large_as_adamws(shape: tuple[int, int]) -> None:
     before = net.weight.detach().clone()
     _, muon = build(torch.nn.Sequential(net, torch.nn.LayerNorm(shape[1])), Optimizer(name="muon", learning_rate=0.1))
     net.weight.grad = torch.randn_like(net.weight)
+    set_learning_rate([muon], 0.1)
     muon.step()
     assert float((net.weight - before).square().mean().sqrt()) == pytest.approx(0.2 * 0.1, rel=0.3)

@@ -21,7 +21,7 @@ from trainer.tasks.work import Interrupted
 from trainer.train import resume
 from trainer.train.feed import Feed, draw_seed
 from trainer.train.loop import Loop, train
-from trainer.train.progress import Progress, check_first_loss, check_weights
+from trainer.train.progress import Progress, Schedule, check_first_loss, check_weights
 
 
 def outcomes(progress: Progress, flags: list[int], first: int = 0) -> None:
@@ -38,6 +38,28 @@ def test_updates_and_skips_are_counted_apart_and_survive_a_resume() -> None:
     again.load(progress.state(), 6)
     outcomes(again, [0, 1], first=6)
     assert (again.updates, again.skipped, again.in_a_row) == (4, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("skipped", "overdue", "saved"),
+    [
+        ([], [], [4, 6, 8]),
+        ([4, 5], [], [6, 8]),  # after the next step that is not skipped, once
+        ([], [1, 5], [1, 4, 5, 6, 8]),
+        ([1], [1], [2, 4, 6, 8]),
+        ([8, 9], [9], [4, 6]),  # the last step saves anyway
+    ],
+)
+def test_a_checkpoint_is_written_when_it_is_due_and_after_no_skipped_step(
+    skipped: list[int], overdue: list[int], saved: list[int]
+) -> None:
+    progress = Progress(limit=5, first=False)
+    schedule = Schedule(toy.configuration(steps=10, checkpoint__every_steps=4, checkpoint__keep_every=6))
+    found = []
+    for step in range(1, 11):
+        progress.note(step, Outcome(torch.tensor(1.0), torch.tensor(float(step in skipped))))
+        found += [step] if schedule.saves(step, step in overdue, progress) else []
+    assert found == saved
 
 
 class Validation:
