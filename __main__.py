@@ -1,5 +1,7 @@
 """The whole program, top to bottom: configuration, cluster, storage and image, workloads, outputs."""
 
+import os
+
 import pulumi
 
 from infra.clouds import cloud_of
@@ -10,6 +12,7 @@ from infra.parse import parse
 from infra.settings import refuse_placeholders, stack_values, tell_plan, warn_of_tokens
 from workloads.dataset import prepare_datasets
 from workloads.gpu_check import GpuCheck
+from workloads.layout import ONLY_VOLUME
 from workloads.node_software import install_node_software
 from workloads.outputs import export
 from workloads.rendezvous import Rendezvous
@@ -43,18 +46,20 @@ tokens = store_tokens(config.secrets, cluster, namespace)
 
 software = install_node_software(cluster)
 rendezvous = Rendezvous("etcd", config.rendezvous, workspace)
-datasets = prepare_datasets(config, workspace, tokens)
-check = GpuCheck(config, workspace, after=software) if config.check.enabled else None
+# `trainyard up --data` makes the volume, uploads, and comes again for what reads the data.
+reads = os.environ.get(ONLY_VOLUME) != "true"
+datasets = prepare_datasets(config, workspace, tokens) if reads else {}
+check = GpuCheck(config, workspace, after=software) if config.check.enabled and reads else None
 first = [*software, check] if check else software
 tell_new_folders(config, values, built)
 trainings = [
     Training(each, workspace, datasets[each.dataset.name], rendezvous, tokens, after=first, built=built)
-    for each in config.each_training
+    for each in (config.each_training if reads else ())
 ]
 declare_volume_access(workspace)
 if config.tensorboard.enabled:
     TensorBoard("tensorboard", workspace)
 
 export(config, workspace, trainings, check)
-if __name__ == "__main__":
+if __name__ == "__main__" and reads:
     trainings[0].warn_of_waiting(stack)  # the others may have to wait for it

@@ -11,6 +11,7 @@ import gzip
 import json
 import lzma
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -293,14 +294,8 @@ def tell(draft: Draft, config: StackConfig, data: Data) -> None:
     print("Next:")
     if config.cluster.context != NODE_CONTEXT:
         print(f"  trainyard doctor --stack {draft.name}")
-    print(f"  trainyard up --stack {draft.name}")
-    uploads = [str(data.here)] if data.here else []
-    uploads += [f"{draft.weights} --to models/{draft.weights.resolve().name}"] if draft.weights else []
-    if uploads:
-        print("The first `up` makes the volume and stops, because this is missing there:")
-        for each in uploads:
-            print(f"  trainyard upload {each} --stack {draft.name}")
-        print(f"  trainyard up --stack {draft.name}")
+    uploads = "".join(f" --data {shlex.quote(str(each))}" for each in (data.here, draft.weights) if each)
+    print(f"  trainyard up --stack {draft.name}{uploads}")
 
 
 def span(low: float, high: float) -> str:

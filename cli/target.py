@@ -7,7 +7,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -159,8 +159,8 @@ def chosen(stack: str, training: str = "") -> list[Target]:
     return [target_of(stack, training)] if training else targets_of(stack)
 
 
-def targets_of(stack: str) -> list[Target]:
-    """All trainings of a stack, the most urgent first. Raises CommandError, and FileNotFoundError without Pulumi."""
+def _outputs(stack: str) -> dict[str, Any]:
+    """The outputs of a stack whose cluster is there. Raises CommandError, and FileNotFoundError without Pulumi."""
     if is_local(stack):
         enter_local()
     try:
@@ -174,9 +174,25 @@ def targets_of(stack: str) -> list[Target]:
     outputs = json.loads(done.stdout)
     if outputs.get("context") == NODE_CONTEXT and is_local(stack) and not node_runs():
         raise CommandError(STOPPED)
+    return outputs
+
+
+def volume_of(stack: str) -> Target | None:
+    """A stack's volume, whatever trains there; None: it has none yet. Raises as targets_of."""
+    outputs = _outputs(stack)
+    if "namespace" not in outputs:
+        return None
+    place = Target(outputs["context"], outputs["namespace"], "", outputs.get("dataFolder"), {})
+    commands = {name: value for name, value in outputs.items() if name.endswith("Command")}
+    return replace(place, commands=commands, kubeconfig=outputs.get("kubeconfig"))
+
+
+def targets_of(stack: str) -> list[Target]:
+    """All trainings of a stack, the most urgent first. Raises CommandError, and FileNotFoundError without Pulumi."""
+    outputs = _outputs(stack)
     runs = outputs.get("trainings") or ({"": outputs} if "jobName" in outputs else {})
     if not runs:
-        raise CommandError(f"stack {stack} has no training yet; run `pulumi up --stack {stack}` first")
+        raise CommandError(f"stack {stack} has no training yet; run `trainyard up --stack {stack}` first")
     return [
         Target(
             context=outputs["context"],

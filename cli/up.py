@@ -2,28 +2,56 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
-from typing import Annotated
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli import CommandError
 from cli.pulumi import TRAINYARD, pulumi
-from cli.target import RunningStack, StackName, configuration, enter_local, exported, is_local, run, target_of
+from cli.target import (
+    RunningStack,
+    StackName,
+    configuration,
+    enter_local,
+    exported,
+    is_local,
+    run,
+    target_of,
+    volume_of,
+)
 from infra.stackfiles import NODE_CONTEXT, ROOT, stack_file_values
 from infra.state import on_node, protection
+from workloads.layout import DATA, ONLY_VOLUME
+
+if TYPE_CHECKING:
+    from infra.config import StackConfig
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask, and show no preview.")]
 
 
-def up(stack: StackName = "", yes: Yes = False) -> int:
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        metavar="FROM",
+        help="A file or folder of this machine that the stack reads, its data or model: it is uploaded before the "
+        "training begins. May be repeated.",
+    ),
+]
+
+
+def up(stack: StackName = "", yes: Yes = False, data: Data = None) -> int:
     """Pulumi shows what it will do and asks; the stack is made if it is not there, and selected. A training that
     ended before it was done resumes from its newest checkpoint, one that `trainyard stop` has stopped stays so; the
     same `up` again changes nothing else. For a stack on this machine the toolchain is built, and the node starts,
-    before that.
+    before that. With --data, a new stack gets its volume first, then the upload, then the rest.
     """
     config = configuration(stack)  # tells every mistake before anything is built
+    uploads = {source: _destination(source, config, stack) for source in data or ()}
     _refuse_unasked(yes, "make")
     local = stack == "local" or is_local(stack) or config.cluster.context == NODE_CONTEXT
     if local:
@@ -32,8 +60,55 @@ def up(stack: StackName = "", yes: Yes = False) -> int:
             return code
         enter_local()
     code = run("pulumi", "stack", "select", "--create", stack)
-    code = code or pulumi("up", stack, yes, local, *(["--suppress-outputs"] if local else []))
+    options = ["--suppress-outputs"] if local else []
+    code = code or (_upload(uploads, stack, yes, local) if uploads else 0)
+    code = code or pulumi("up", stack, yes, local, *options)
     return code or _resume(stack)
+
+
+def _destination(source: str, config: StackConfig, stack: str) -> str:
+    """The folder on the volume to which a file or folder belongs. Raises CommandError unless the stack reads it."""
+    from cli.upload import local_files, use  # with Kubernetes' client, half a second
+
+    path = Path(source)
+    local_files(path)  # tells what cannot be sent
+    is_model = (path / "config.json").is_file()
+    folder = f"{DATA}/models" if is_model else DATA
+    inside = PurePosixPath(folder, path.resolve().name)
+    read: set[str] = set()
+    for each in config.each_training:
+        training = each.training
+        asked = training.question_answering
+        read |= {*each.dataset.input, asked.train, asked.validation}
+        read |= {training.model.name, training.model.config, training.distillation.teacher}
+    if not any(PurePosixPath(DATA, name).is_relative_to(inside) for name in read if name):
+        advice = " ".join(use(source, str(inside), stack).split())
+        raise CommandError(f"--data {source}: stack {stack} does not read {inside}. {advice}", code=2)
+    return folder if path.is_file() else str(inside)
+
+
+def _upload(uploads: Mapping[str, str], stack: str, yes: bool, local: bool) -> int:
+    """Make the stack's volume if it is not there, and bring files there before a Job that reads them would fail."""
+    from cli.cluster import ContextError
+    from cli.upload import send
+
+    if volume_of(stack) is None:
+        os.environ[ONLY_VOLUME] = "true"
+        try:
+            code = pulumi("up", stack, yes, local, "--suppress-outputs")
+        finally:
+            del os.environ[ONLY_VOLUME]
+        if code:
+            return code
+    volume = volume_of(stack)
+    assert volume is not None
+    try:
+        for source, folder in uploads.items():
+            send(source, stack, volume, None, folder)
+    except ContextError as error:
+        get = volume.commands.get("credentialsCommand")
+        raise CommandError(f"{f'run {get}' if get else error}; then the same command again") from None
+    return 0
 
 
 def down(stack: RunningStack = "", yes: Yes = False) -> int:

@@ -18,7 +18,7 @@ import typer
 from cli import CommandError
 from cli.programs import find_rsync
 from cli.reach import transfer
-from cli.target import Kubeconfig, RunningStack, targets_of
+from cli.target import Kubeconfig, RunningStack, Target, volume_of
 from cli.transfer import copy, put
 from trainer.config.addresses import REFUSED, SCHEMES, TABLES, address, kind_of, passed_over
 from trainer.plain import plain
@@ -43,14 +43,23 @@ def upload(
         raise CommandError(f"FROM: {error}") from None
     if source.startswith("hf:") and not os.path.exists(source):
         raise CommandError(f"{source}: needs no upload; give it in dataset.input as it is")
-    remote = is_remote(source)
-    folder = target_folder(source, to)
+    if (volume := volume_of(stack)) is None:
+        raise CommandError(f"stack {stack} has no volume yet; run `trainyard up --stack {stack}` first")
+    inside = send(source, stack, volume, kubeconfig, to, follow_links)
+    print(plain(use(source, inside, stack)))
+
+
+def send(
+    source: str, stack: str, target: Target, kubeconfig: str | None, to: str | None, follow_links: bool = False
+) -> str:
+    """Bring FROM to the volume; return where pods see it. Raises CommandError."""
+    remote, folder = is_remote(source), target_folder(source, to)
     one = not remote and Path(source).is_file()
     top, names = (Path(), []) if remote else local_files(Path(source), follow_links)
     if not remote:
         find_rsync()  # before a pod is made
     inside, changed = f"{folder}/{names[0]}" if one else folder, False
-    with transfer(targets_of(stack)[0], kubeconfig) as (volume, _, bar):
+    with transfer(target, kubeconfig) as (volume, _, bar):
         if remote:
             # The server sees whether it is a file or a folder: a folder keeps its name.
             inside = copy(volume, source, folder, bar, name="" if to else remote_name(source))
@@ -59,12 +68,15 @@ def upload(
             changed = put(volume, top, names, folder, bar, shared=one and folder == DATA)
     for line in unread(Path(source), names):
         print(plain(line))
-    print(plain(f"{source} is at {inside}. {use(source, inside, stack)}"))
+    # The folder of this machine that the node's pods see is one for all its stacks.
+    shared = f", in {target.data_folder}, which all stacks on this machine share" if target.data_folder else ""
+    print(plain(f"{source} is at {inside}{shared}."))
     if changed:
         name = f"pulumi config set --stack {stack} --path dataset.name NAME"
         print(
             f"This changed {plain(inside)}. A dataset prepared from it stays as it is; to prepare a new one:\n  {name}"
         )
+    return inside
 
 
 def use(source: str, inside: str, stack: str) -> str:

@@ -31,5 +31,7 @@ TRAINING = "trainyard/training"
 CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"
 #: Name of the PodTemplate of pods through which users' machines reach the shared volume.
 VOLUME_ACCESS = "volume-access"
+#: Environment variable of a `pulumi up` that brings only what an upload needs: "true".
+ONLY_VOLUME = "TRAINYARD_ONLY_VOLUME"
 #: Where TensorBoard listens in its pod.
 TENSORBOARD_PORT = 6006

@@ -43,7 +43,7 @@ def export(
             for rank, each in enumerate(trainings)
         }
         pulumi.export("trainings", told)
-    else:
+    elif trainings:
         pulumi.export("jobName", trainings[0].told_name)
         pulumi.export("runDirectory", trainings[0].run_directory)
     pulumi.export("image", workspace.image.reference)
@@ -61,9 +61,10 @@ def export(
     if (hourly := cost.output(config)) is not None:
         pulumi.export("costPerHour", hourly)
     pulumi.export("watchCommand", f"{kubectl} get pods,jobs --watch --output wide")
-    jobs = ",".join(each.job_name for each in trainings)
-    pods = f"{JOB}={jobs}" if len(trainings) == 1 else f"'{JOB} in ({jobs})'"
-    pulumi.export("logsCommand", f"{kubectl} logs --selector {pods} --follow --prefix")
+    if trainings:
+        jobs = ",".join(each.job_name for each in trainings)
+        pods = f"{JOB}={jobs}" if len(trainings) == 1 else f"'{JOB} in ({jobs})'"
+        pulumi.export("logsCommand", f"{kubectl} logs --selector {pods} --follow --prefix")
     stack = shlex.quote(pulumi.get_stack())
     # An ended Job stays until somebody has looked at it: no `pulumi up` starts it again unasked.
     pulumi.export("resumeCommand", f".venv/bin/trainyard resume --stack {stack}")

@@ -104,8 +104,7 @@ def test_what_lies_on_this_machine_is_to_be_uploaded(written: Path, capsys: pyte
     assert main(["init", "mine", "--like", "local", "--data", str(data), "--model", str(model)]) == 0
     assert read(written).training.model.name == "/data/models/weights"
     shown = capsys.readouterr().out
-    assert f"  trainyard upload {data} --stack mine\n" in shown
-    assert f"  trainyard upload {model} --to models/weights --stack mine\n" in shown
+    assert f"  trainyard up --stack mine --data {data} --data {model}\n" in shown
 
 
 def weights(folder: Path, **config: Any) -> Path:

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cli.__main__ import main
 from infra.stackfiles import NODE_CONTEXT, ROOT
+from review.recording import record_anywhere
 
 #: Records what is typed; fails where a file $FAIL names the command; knows a stack with a training.
 PULUMI = """#!/bin/sh
@@ -234,3 +236,69 @@ def test_pulumi_that_fails_because_the_node_was_stopped_says_so(
     monkeypatch.setattr("cli.pulumi._piped", lambda *_: 255)
     assert main(["down", "--stack", "mine", "--yes"]) == 255
     assert "error: the node is stopped; `trainyard local up` starts it" in capsys.readouterr().err
+
+
+#: Has a volume after the first `up`, which it is told to stop there.
+UPLOADING = """#!/bin/sh
+[ "$1" = up ] && echo "up $TRAINYARD_ONLY_VOLUME" >> {notes}
+case "$*" in
+  *"stack output"*) grep -q up {notes} && echo '{{"context": "there", "namespace": "n"}}' || echo '{{}}' ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_data_is_uploaded_between_the_volume_and_the_training_in_one_command(
+    there: bool, typed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed.with_name("pulumi").write_text(UPLOADING.format(notes=typed))
+    typed.write_text("up before\n" if there else "")
+    monkeypatch.setattr("infra.stackfiles.ROOT", tmp_path)
+    monkeypatch.setattr("cli.up._resume", lambda stack: 0)
+
+    def send(source: str, stack: str, *given: object) -> None:
+        with typed.open("a") as notes:
+            notes.write(f"{Path(source).name} to {given[-1]}\n")
+
+    monkeypatch.setattr("cli.upload.send", send)
+    values: dict[str, Any] = {"cluster": {"context": "kind-kind"}, "image": {"registry": "r:1"}}
+    values |= {
+        "dataset": {"input": ["/data/book.txt", "corpus/*.md"]},
+        "training": {"model": {"name": "/data/models/base"}},
+    }
+    config = {f"trainyard:{key}": value for key, value in values.items()}
+    (tmp_path / "Pulumi.mine.yaml").write_text(yaml.safe_dump({"config": config}))
+    (tmp_path / "book.txt").write_text("text")
+    for folder, name in (("corpus", "a.md"), ("base", "config.json"), ("other", "b.md")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text("{}")
+    sources = [word for name in ("book.txt", "corpus", "base") for word in ("--data", str(tmp_path / name))]
+    assert main(["up", "--stack", "mine", "--yes", *sources]) == 0
+    sent = ["book.txt to /data", "corpus to /data/corpus", "base to /data/models/base"]
+    assert typed.read_text().splitlines() == ["up before" if there else "up true", *sent, "up "]
+
+
+def test_data_that_the_stack_does_not_read_is_refused_before_anything_is_made(
+    typed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other.txt").write_text("text")
+    for given, said in (
+        ("other.txt", "does not read /data/other.txt. To train on it: pulumi config"),
+        ("gone", "no such"),
+    ):
+        assert main(["up", "--stack", "gcp-c3", "--yes", "--data", str(tmp_path / given)]) in (1, 2)
+        assert said in capsys.readouterr().err
+    assert typed.read_text() == ""
+
+
+def test_a_volume_alone_has_what_an_upload_needs_and_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = record_anywhere("local")
+    monkeypatch.setenv("TRAINYARD_ONLY_VOLUME", "true")
+    first = record_anywhere("local")
+    kinds = {item.kind for item in first.resources}
+    assert "PodTemplate" in kinds
+    assert "Job" not in kinds
+    assert {"context", "namespace", "uploadCommand"} <= first.outputs.keys()
+    assert "jobName" not in first.outputs
+    urns = {item.urn for item in whole.resources}
+    assert {item.urn for item in first.resources} <= urns, "the rest is added to it"

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from cli import CommandError, __main__, upload
+from cli.target import Target
 from cli.transfer import TransferError, put
 from tests.cli.volume import MB, PROGRAM, Seen, Wire, hold, noise, told, tree
 
@@ -255,7 +256,7 @@ def reached(volume_folder: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch) ->
         yield wire.volume, None, Seen()
 
     monkeypatch.setattr(upload, "DATA", str(volume_folder))
-    monkeypatch.setattr(upload, "targets_of", lambda stack: [None])
+    monkeypatch.setattr(upload, "volume_of", lambda stack: Target("c", "n", "", None, {}))
     monkeypatch.setattr(upload, "transfer", transfer)
 
 
@@ -334,7 +335,7 @@ def test_what_to_do_with_an_upload_is_said(model: str, tmp_path: Path) -> None:
 def test_bad_input_is_one_line_before_anything_is_done(
     arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload, "targets_of", lambda stack: pytest.fail("asked the stack"))
+    monkeypatch.setattr(upload, "volume_of", lambda stack: pytest.fail("asked the stack"))
     assert __main__.main(["upload", *arguments]) == 1
     shown = capsys.readouterr().err
     assert shown.startswith("error: ")
