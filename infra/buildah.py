@@ -45,8 +45,10 @@ COMPRESSION = {"zstd": ("--compression-format", "zstd", "--compression-level", "
 LIMIT = 32768
 #: Lines of the build's output that a failure shows.
 SHOWN_LINES = 15
-#: Characters of the build's latest line that are shown while it runs.
-SHOWN_COLUMNS = 60
+#: What the installers of packages say of their progress (uv, apt): other lines of a build stand for nothing.
+PROGRESS = re.compile(
+    r"\s*(Resolved|Downloading|Downloaded|Building|Built|Prepared|Installed|Unpacking|Get:\d+) .{,60}"
+)
 #: Seconds between two signs of life: each is a line where Pulumi writes to a log.
 HEARTBEAT = 15.0
 #: What registries answer with; both formats, so that the digest is that of the manifest as it was pushed, and both of
@@ -286,18 +288,15 @@ def run_and_show(
     """
     tell = tell or _tell
     tail: deque[str] = deque([""], maxlen=SHOWN_LINES)
-    began, ended, step = time.monotonic(), threading.Event(), ""
+    began, ended, step, progress = time.monotonic(), threading.Event(), "", ""
 
     def beat() -> None:
         before = told = ""
         while not ended.wait(HEARTBEAT):
-            latest = tail[-1]
-            # What says nothing new, or names a checksum, is told in bytes, unless they say nothing new either: those of
-            # a RUN step are counted when it has ended.
-            if latest == before or latest.startswith(("STEP ", "Copying blob")):
-                how_far = f", {_written(process.pid) / 1e9:.1f} GB copied"
-            else:
-                how_far = f", {latest.strip()[:SHOWN_COLUMNS]}"
+            # Bytes say how far it is where nothing else does, unless they say nothing new either: those of a RUN step
+            # are counted when it has ended.
+            latest, copied = progress, f"{_written(process.pid) / 1e9:.1f} GB copied"
+            how_far = f", {latest if latest not in ('', before) else copied}"
             tell(f"{what}{step}, {time.monotonic() - began:.0f} s{how_far if how_far != told else ''}")
             before, told = latest, how_far
 
@@ -313,7 +312,10 @@ def run_and_show(
             assert process.stdout is not None
             for line in process.stdout:
                 tail.append(line.rstrip())
+                if found := PROGRESS.match(line):
+                    progress = found[0].strip()
                 if line.startswith("STEP "):  # STEP 3/16: RUN ...
+                    progress = ""
                     step = " " + line.split()[1].rstrip(":").replace("/", " of ")
         finally:
             ended.set()

@@ -30,6 +30,23 @@ class Timing:
     seconds: float
 
 
+class Pace:
+    """How far a build is, of the whole, and how long the rest takes at the pace so far: revised at every look."""
+
+    def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._unit, self._clock, self._first = unit, clock, (clock(), -1)
+
+    def __call__(self, count: int, total: int) -> str:
+        now, (began, first) = self._clock(), self._first
+        if first < 0:  # what a cache has comes at once
+            self._first = (now, count)
+        done, text = count - max(first, 0), f"{count:,} of {total:,} {self._unit}"
+        if first < 0 or now - began < PROGRESS_INTERVAL or done <= 0 or count >= total:
+            return text
+        left = (now - began) * (total - count) / done
+        return f"{text}, about {left / 60:.0f} min left" if left >= 90 else f"{text}, about {left:.0f} s left"
+
+
 class Phases:
     """The phases of one command, which may overlap. Lines are printed whole, one at a time.
 

@@ -182,7 +182,8 @@ def announcement(facts: Facts) -> str | None:
         if need
     )
     return (
-        f"this run builds what later ones find: about {minutes:.0f} minutes on 2 cores, and {disk}; "
+        f"this run builds what later ones find: about {minutes:.0f} minutes on 2 idle cores, more "
+        f"on slower or busy ones (what is left is shown), and {disk}; "
         "`make clean` gives the disk back"
     )
 

@@ -38,7 +38,7 @@ from local import (
 )
 from local.daemons import daemon
 from local.kubeconfig import CONTEXT
-from local.phases import Phases
+from local.phases import Pace, Phases
 from local.preflight import Facts
 from local.processes import Daemon
 from local.shell import LocalError
@@ -67,7 +67,8 @@ def build(name: str, phases: Phases) -> None:
     if toolchain.is_built(tool):
         return
     with phases.phase(f"build {name} {toolchain.version(tool)}") as progress:
-        toolchain.build(tool, lambda count, total: progress(f"{count:,}/{total:,} packages"))
+        pace = Pace("packages")
+        toolchain.build(tool, lambda count, total: progress(pace(count, total)))
 
 
 def build_all(names: tuple[str, ...], phases: Phases) -> None:

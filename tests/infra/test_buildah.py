@@ -24,6 +24,7 @@ echo STEP 1/3: FROM base
 until [ -e first ]; do sleep 0.02; done
 echo STEP 2/3: RUN install
 echo "Downloaded torch"
+echo "warning: a package of this index does not give this version: the"
 until [ -e enough ]; do sleep 0.02; done
 echo STEP 3/3: CMD run
 """

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from faults.fault import until
 from local import phases
-from local.phases import Phases, Timing
+from local.phases import Pace, Phases, Timing
 
 
 def names(path: Path) -> list[str]:
@@ -119,3 +119,12 @@ def test_a_terminal_has_a_line_that_moves_and_is_gone_afterwards(
     assert text.rindex("7/9 packages") < text.index("after")
     # Erased: what is printed next begins on a line of its own.
     assert text.rindex("\x1b[2K") > text.rindex("7/9 packages")
+
+
+def test_a_build_tells_what_is_left_of_the_whole_and_revises_how_long_it_takes() -> None:
+    times = iter([0.0, 0.0, 10.0, 100.0, 400.0, 1000.0, 1010.0])
+    pace = Pace("packages", lambda: next(times))
+    assert pace(600, 2600) == "600 of 2,600 packages", "what the cache has says nothing of the pace"
+    assert pace(610, 2600) == "610 of 2,600 packages"
+    told = [pace(count, 2600).partition(" packages")[2] for count in (1600, 2000, 2500, 2600)]
+    assert told == [", about 2 min left", ", about 3 min left", ", about 53 s left", ""]

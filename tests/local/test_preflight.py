@@ -85,12 +85,13 @@ def test_a_first_run_says_what_it_takes_and_a_later_one_nothing() -> None:
     everything = ("etcd", "kubernetes", "coredns", "pulumi", "pulumi-language-python", "pulumi-kubernetes")
     said = preflight.announcement(replace(GOOD, unbuilt=everything))
     assert said is not None
-    assert "about 10 minutes on 2 cores, and 16 GB of disk" in said
+    assert "about 10 minutes on 2 idle cores, more on slower or busy ones (what is left is shown), and 16 GB" in said
     assert "(80 are free)" in said
     assert "make clean" in said
     image_alone = preflight.announcement(replace(GOOD, unbuilt=()))
     assert image_alone is not None
-    assert "about 4 minutes on 2 cores, and 9 GB" in image_alone
+    assert "about 4 minutes on 2 idle cores" in image_alone
+    assert "and 9 GB" in image_alone
     assert preflight.announcement(replace(GOOD, unbuilt=(), new_image=False)) is None
 
 
