@@ -10,12 +10,14 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from rich import filesize
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -43,6 +45,13 @@ FIRST_STEPS = "the first evaluation and the first steps"
 
 #: A library's own warning: Python's, or torch's from C++ ([W1128 ...) and from its logger (W1128 ...).
 WARNING = re.compile(r"warn|^(\[rank\d+\]: ?)?\[?W\d{4} ", re.IGNORECASE)
+
+
+class Bytes(BarColumn):
+    """A bar, once it is known that there are bytes to come."""
+
+    def render(self, task: Task) -> Any:
+        return super().render(task) if task.total else Text()
 
 
 class Flow(Progress):
@@ -242,7 +251,7 @@ class Bar:
 
     def __init__(self, console: Console | None = None):
         description = TextColumn("{task.description}", markup=False)
-        columns = (description, BarColumn(24), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        columns = (description, Bytes(24), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         # Beside the answer on stdout, which may be JSON.
         self._progress = Flow(*columns, console=console or Console(stderr=True))
         self._task = self._progress.add_task("connecting", total=None)
@@ -288,8 +297,8 @@ class Bar:
         if console.is_terminal or time.monotonic() - self._printed < PLAIN_SECONDS:
             return
         self._printed = time.monotonic()
-        of = f" of {task.total / 1e6:,.0f}" if task.total else ""
-        size = f": {task.completed / 1e6:,.0f}{of} MB" if of or task.completed else ""
+        of = f" of {filesize.decimal(int(task.total))}" if task.total else ""
+        size = f": {filesize.decimal(int(task.completed))}{of}" if of or task.completed else ""
         console.print(
             f"… {task.description}{size} ({task.elapsed or 0:.0f} s)", markup=False, highlight=False, soft_wrap=True
         )

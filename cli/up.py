@@ -100,13 +100,12 @@ def _upload(uploads: Mapping[str, str], stack: str, yes: bool, local: bool) -> i
             del os.environ[ONLY_VOLUME]
         if code:
             return code
-    volume = volume_of(stack)
-    assert volume is not None
     try:
         for source, folder in uploads.items():
-            send(source, stack, volume, None, folder)
+            send(source, stack, folder)
     except ContextError as error:
-        get = volume.commands.get("credentialsCommand")
+        volume = volume_of(stack)
+        get = volume.commands.get("credentialsCommand") if volume else None
         raise CommandError(f"{f'run {get}' if get else error}; then the same command again") from None
     return 0
 

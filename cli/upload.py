@@ -18,10 +18,10 @@ import typer
 from cli import CommandError
 from cli.programs import find_rsync
 from cli.reach import transfer
-from cli.target import Kubeconfig, RunningStack, Target, volume_of
+from cli.target import Kubeconfig, RunningStack, volume_of
 from cli.transfer import copy, put
 from trainer.config.addresses import REFUSED, SCHEMES, TABLES, address, kind_of, passed_over
-from trainer.plain import plain
+from trainer.plain import counted, plain
 from workloads.layout import DATA
 
 SURROGATES = range(0xD800, 0xE000)
@@ -43,21 +43,19 @@ def upload(
         raise CommandError(f"FROM: {error}") from None
     if source.startswith("hf:") and not os.path.exists(source):
         raise CommandError(f"{source}: needs no upload; give it in dataset.input as it is")
-    if (volume := volume_of(stack)) is None:
-        raise CommandError(f"stack {stack} has no volume yet; run `trainyard up --stack {stack}` first")
-    inside = send(source, stack, volume, kubeconfig, to, follow_links)
+    inside = send(source, stack, to, kubeconfig, follow_links)
     print(plain(use(source, inside, stack)))
 
 
-def send(
-    source: str, stack: str, target: Target, kubeconfig: str | None, to: str | None, follow_links: bool = False
-) -> str:
+def send(source: str, stack: str, to: str | None, kubeconfig: str | None = None, follow_links: bool = False) -> str:
     """Bring FROM to the volume; return where pods see it. Raises CommandError."""
     remote, folder = is_remote(source), target_folder(source, to)
     one = not remote and Path(source).is_file()
     top, names = (Path(), []) if remote else local_files(Path(source), follow_links)
     if not remote:
         find_rsync()  # before a pod is made
+    if (target := volume_of(stack)) is None:
+        raise CommandError(f"stack {stack} has no volume yet; run `trainyard up --stack {stack}` first")
     inside, changed = f"{folder}/{names[0]}" if one else folder, False
     with transfer(target, kubeconfig) as (volume, _, bar):
         if remote:
@@ -107,7 +105,10 @@ def unread(source: Path, names: list[str]) -> list[str]:
             f"As dataset.input this folder is refused: {', '.join(lost[:5])} would be passed over; convert it."
         )
     return lines + [
-        f"{len(found)} {why} are not read as text: {', '.join(found[:5])}" for why, found in over.items() if why
+        f"{counted(len(found), 'file')} {why} {'is' if len(found) == 1 else 'are'} not read as text: "
+        f"{', '.join(found[:5])}"
+        for why, found in over.items()
+        if why
     ]
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainer.contract import EXIT_RESTART, EXIT_TERMINATED
+from trainer.plain import counted
 from trainer.record import ended, signal_name
 
 #: Event -> its sentence; a field that is missing is left empty. Sources: log.event in trainer/.
 SENTENCES = {
     "precision": "computes in {precision} ({reason})",
-    "batch": "in a step each process computes {per_step} times, with a micro-batch of {micro_batch}",
+    "batch": "in a step each process computes {per_step} of size {micro_batch}",
     "compiled": "the model is compiled, in {seconds} s",
     "resume": "resuming from step {step}",
     "config_changed": "{key} is {now} now, and was {before}: {effect}",
@@ -50,6 +51,8 @@ def sentence(pod: str, fields: Mapping[str, str]) -> str:
         step = told.get("step", "")
         after = int(step) if step.isdecimal() and len(step) < 10 else None
         return f"{who}: {ended(codes, told.get('reason') or told.get('codes', ''), after)}"
+    if event == "batch" and told.get("per_step", "").isdecimal():
+        told["per_step"] = counted(int(told["per_step"]), "micro-batch", "micro-batches")
     if event in SENTENCES:
         return SENTENCES[event].format_map(_Known(told, who=who))
     return f"{event.replace('_', ' ')}: {', '.join(f'{key} {value}' for key, value in told.items())}"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 
 import pytest
 from rich.console import Console
 
+from cli import export, fetch
 from cli.progress import Bar, Board
+from infra.stackfiles import ROOT
 from tests.cli.test_follow import record_line
 
 FIGURES = ("step 1200/100000", "━", "0:00:00", "2:13:20 to go", "loss 7.123", "validation 8.500 (3.250 bits/byte)")
@@ -85,3 +88,32 @@ def test_what_is_there_already_has_no_speed() -> None:
         bar.total(2, 3_000_000)
         bar.skip(3_000_000)
     assert "MB" not in last_frame(shown, 80).replace("0/0 bytes", "")
+
+
+@pytest.mark.parametrize(
+    ("total", "said"),
+    [(15_400, "chats.jsonl: 0 bytes of 15.4 kB ("), (2_500_000, "0 bytes of 2.5 MB ("), (0, "jsonl (")],
+)
+def test_a_log_tells_the_size_of_small_files_too(total: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.progress.PLAIN_SECONDS", 0)
+    console = Console(file=io.StringIO(), width=80)
+    with Bar(console) as bar:
+        bar.total(1, total)
+        bar.file("chats.jsonl")
+        bar.advance(0)
+    assert isinstance(console.file, io.StringIO)
+    assert said in console.file.getvalue()
+
+
+def test_no_bar_is_drawn_for_no_bytes() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    with Bar(console) as bar:
+        bar.total(0, 0)
+    assert isinstance(console.file, io.StringIO)
+    assert "━" not in console.file.getvalue()
+
+
+def test_what_a_command_writes_into_the_checkout_by_default_git_ignores() -> None:
+    for folder in (export.HOME, fetch.HOME):
+        done = subprocess.run(["git", "check-ignore", "--quiet", f"{folder}/name/model.safetensors"], cwd=ROOT)
+        assert done.returncode == 0, folder

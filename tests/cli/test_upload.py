@@ -267,7 +267,7 @@ def test_what_of_a_folder_is_not_sent_or_not_read_is_said(tmp_path: Path, capsys
     assert __main__.main(["upload", str(tmp_path / "corpus")]) == 0
     said = capsys.readouterr().out
     assert "1 hidden file was not sent.\n" in said
-    assert re.search(r"^1 .* are not read as text: picture\.png$", said, re.MULTILINE)
+    assert re.search(r"^1 file .* is not read as text: picture\.png$", said, re.MULTILINE)
 
 
 @pytest.mark.usefixtures("reached")
@@ -341,3 +341,17 @@ def test_bad_input_is_one_line_before_anything_is_done(
     assert shown.startswith("error: ")
     assert problem in shown
     assert shown.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["NEWS.gz"], "1 file without a suffix before .gz is not read as text: NEWS.gz"),
+        (["a.png", "b.png"], "2 files of kind .png are not read as text: a.png, b.png"),
+        (["LICENSE"], "1 file without a suffix is not read as text: LICENSE"),
+    ],
+)
+def test_what_is_not_read_is_said_in_a_sentence(names: list[str], said: str, tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).write_text("x")
+    assert upload.unread(tmp_path, names) == [said]

@@ -131,3 +131,9 @@ def test_a_worker_whose_log_ends_without_a_word_is_told_once() -> None:
         "the pod of worker 0 is gone",
         "the pod of worker 1 is gone; it took part in no round",
     ]
+
+
+@pytest.mark.parametrize(("per_step", "said"), [("1", "1 micro-batch of size 8"), ("3", "3 micro-batches of size 8")])
+def test_how_often_a_process_computes_in_a_step(per_step: str, said: str) -> None:
+    fields = {"event": "batch", "per_step": per_step, "micro_batch": "8"}
+    assert sentence("pod 0", fields) == f"in a step each process computes {said}"

@@ -156,9 +156,10 @@ def kind_of(path: str) -> tuple[str, str]:
 def passed_over(path: str, top: str, size: int | None) -> str:
     """Why a file of a folder is not read; empty if it is. `top`: the folder."""
     inside = path.removeprefix(top)
-    suffix = kind_of(path)[0]
+    suffix, compression = kind_of(path)
     if any(part.startswith(".") for part in PurePosixPath(inside).parts):
         return "hidden"
     if suffix not in KINDS:
-        return f"of kind {suffix}" if suffix else "without a suffix"
+        compressed = f" before {PurePosixPath(inside).suffix}" if compression else ""
+        return f"of kind {suffix}" if suffix else f"without a suffix{compressed}"
     return "empty" if size == 0 else ""

@@ -173,7 +173,7 @@ class Evaluation(Settings):
     batches: Annotated[Positive, VALIDATION] = 32
     """Validation micro-batches in each evaluation: the same ones each time."""
     prompt: Annotated[str, Free()] = "The"
-    """Prompt of the text sample in DONE."""
+    """Prompt of the text sample in DONE. Empty: the beginning of the validation text."""
     sample_tokens: Natural = 120
     """Length of that sample. 0: none."""
     sample_temperature: From0 = 0.8

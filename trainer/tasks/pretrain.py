@@ -69,6 +69,10 @@ def build_model(config: Config, dataset: Dataset, packed: bool = False) -> Model
     return Model(net, module, size, save_model, load_model)
 
 
+#: Tokens of the validation text that are the sample's prompt where none is given.
+PROMPT_TOKENS = 16
+
+
 def build(config: Config) -> Work:
     """Raises UserError when the data is missing or does not fit the settings."""
     dataset = open_dataset(config.data.directory, config.data.verify)
@@ -80,10 +84,12 @@ def build(config: Config) -> Work:
     def sample() -> str:
         from tokenizers import Tokenizer
 
+        encoding = Tokenizer.from_file(str(tokenizer))
+        text = dataset.validation.read(0, min(PROMPT_TOKENS, len(dataset.validation)))
         return continuations(
             net,
-            Tokenizer.from_file(str(tokenizer)),
-            evaluation.prompt,
+            encoding,
+            evaluation.prompt or encoding.decode(text.tolist()).strip(),
             evaluation.sample_tokens,
             temperature=evaluation.sample_temperature,
             seed=config.run.seed,
