@@ -260,9 +260,9 @@ def test_a_run_directory_that_cannot_be_written_is_told(
 
 
 def run_on_a_full_disk(environment: dict[str, str], arguments: list[str], log: str) -> None:
-    """Limit files to 8 kB: metrics fit, weights do not."""
+    """Limit files to 40 kB: metrics and the log fit, weights do not."""
     saver.RETRY_SECONDS = 0.01
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
     run_worker(environment, arguments, log)
 
 
@@ -270,7 +270,7 @@ def run_on_a_disk_that_is_freed(environment: dict[str, str], arguments: list[str
     """As above, until a file beside the log says that there is space."""
     saver.RETRY_SECONDS = 1
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, most))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, most))
 
     def free() -> None:
         while not Path(f"{log}.freed").exists():
