@@ -20,6 +20,7 @@ import pulumi
 from infra.clouds import CLOUDS, keys
 from infra.cluster import Cluster
 from infra.config import ConfigError, StackConfig
+from infra.gke.keys import band
 from infra.needs import load, numbers
 from trainer.config.base import Section
 from trainer.config.values import typed
@@ -126,7 +127,11 @@ def cautions(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
     for row in table()["careful"]:
         old, new = built.get(row["key"]), value_of(config, row["key"])
         moved = row["kind"] == built.get("cluster.kind") and old is not None and old != new
-        if moved and max(old, new) > row.get("above", 0):
+        if (
+            moved
+            and HOLDS[row.get("when", "changed")](old, new)
+            and ("above" not in row or max(old, new) > row["above"])
+        ):
             yield f"{row['key']}: {_shown(new)} on a stack that lives with {_shown(old)}; {row['because']}"
 
 
@@ -143,6 +148,7 @@ HOLDS = {
     "smaller": lambda old, new: new < old,
     # `latest` names no version: it is neither older nor newer.
     "older": lambda old, new: [] < numbers(new) < numbers(old),
+    "out of its band": lambda old, new: band("ZONAL", old) != band("ZONAL", new),
     "on": lambda old, new: bool(new),
     "off": lambda old, new: not new,
 }

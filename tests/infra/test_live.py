@@ -45,6 +45,9 @@ def test_each_object_keeps_its_owner_when_the_volume_becomes_another(one: str, o
     live.assert_each_object_keeps_its_owner(before["resources"], after["resources"])
 
 
+FILESTORE = {"kind": "filestore", "tier": "ZONAL"}
+
+
 def built(stack: str, volume: str, **sections: dict[str, Any] | None) -> dict[str, Any]:
     """The values that a living stack would have recorded."""
     config = parse(changed(stack, **sections), stack)
@@ -59,10 +62,11 @@ def config(stack: str, **sections: dict[str, Any] | None) -> StackConfig:
 def test_every_row_of_what_cannot_succeed_is_refused_and_cannot_be_asked_for(row: dict[str, Any]) -> None:
     """With values that any stack could have, whatever cluster.replace says."""
     values = {"smaller": (300, 200), "older": ("1.36", "1.35"), "on": (False, True), "off": (True, False)}
+    values["out of its band"] = (10_000, 10_240)
     old, new = values.get(row["when"], ("a", "b"))
     there = {name: given[0] for name, given in row.get("where", {}).items()}
     assert living._impossible(row["key"], old, new, there) == row["because"]
-    if row["when"] != "changed":
+    if row["when"] not in ("changed", "out of its band"):
         assert not living._impossible(row["key"], new, old, there), "the other way it can"
     if there:
         assert not living._impossible(row["key"], old, new, {}), "and elsewhere"
@@ -72,6 +76,10 @@ def test_every_row_of_what_cannot_succeed_is_refused_and_cannot_be_asked_for(row
 def test_another_most_of_nodes_is_told_that_the_state_has_an_old_size_on_aws() -> None:
     """With a new maximum the provider sends the size too, and `ignoreChanges` keeps the group's first one."""
     assert {row.get("above", 0) for row in living.table()["careful"]} == {0, GROUP_LIMIT}
+    back = {"eks": {"version": "1.35"}}
+    (line,) = living.cautions(config("aws-g4dn", **back), built("aws-g4dn", "efs", eks={"version": "1.36"}))
+    assert "EKS takes a cluster back by one version, within 7 days" in line
+    assert not list(living.cautions(config("aws-g4dn", eks={"version": "1.36"}), built("aws-g4dn", "efs", **back)))
     for change, key in (({"nodes": {"max": 101}}, "nodes.max"), ({"eks": {"systemNodes": 4}}, "eks.systemNodes")):
         (line,) = living.cautions(config("aws-g4dn", **change), built("aws-g4dn", "efs"))
         assert line.startswith(f"{key}: ")
@@ -143,6 +151,15 @@ def test_a_release_of_the_nodes_is_older_than_another_but_not_than_the_latest() 
             {"cluster": {"context": "b"}},
             "replaces the data and all that it has in the cluster;",
         ),
+        *(
+            (
+                "gcp-c3",
+                "filestore",
+                {"storage": {**FILESTORE, "sizeGib": gib}},
+                "; an instance keeps the range of sizes",
+            )
+            for gib in (10_240, 12_800, 102_400)
+        ),
         ("local", "hostPath", {"storage": {"sizeGib": 20}}, "; the claim of a folder keeps its size"),
         ("local", "storageClass", {"storage": {"sizeGib": 5}}, "; a claim does not shrink"),
     ],
@@ -151,7 +168,8 @@ def test_a_release_of_the_nodes_is_older_than_another_but_not_than_the_latest() 
 def test_a_change_that_costs_the_stack_something_is_one_line(
     stack: str, volume: str, change: dict[str, Any], expected: str
 ) -> None:
-    (line,) = living.problems(config(stack, **change), built(stack, volume))
+    before = {"storage": {**FILESTORE, "sizeGib": 1024}} if volume == "filestore" else {}
+    (line,) = living.problems(config(stack, **change), built(stack, volume, **before))
     assert expected in line
 
 
@@ -169,6 +187,17 @@ def test_another_kind_of_cluster_is_one_line_and_not_one_a_key() -> None:
         ("gcp-c3", "nfs", {}, {"storage": {"sizeGib": 500}}),
         ("gcp-c3", "nfs", {}, {"nodes": {"machineType": "c3-standard-22"}}),
         ("gcp-c3", "nfs", {}, {"gke": {"zone": "us-central1-b"}, "cluster": {"replace": True}}),
+        *(
+            (
+                "gcp-c3",
+                "filestore",
+                {"storage": {**FILESTORE, "sizeGib": old}},
+                {"storage": {**FILESTORE, "sizeGib": new}},
+            )
+            for old, new in ((1024, 10_239), (1024, 100), (10_240, 102_400), (102_400, 10_240))
+        ),
+        # Of a newer cluster, within 7 days: EKS says whether it can.
+        ("aws-g4dn", "efs", {"eks": {"version": "1.36"}}, {"eks": {"version": "1.35"}}),
         # The disk is retained: the stack continues on it.
         (
             "gcp-c3",
