@@ -23,7 +23,8 @@ from trainer.config.memory import TRAINABLE, words_to_train
 from trainer.config.paths import folder, place
 from trainer.data import conversations
 from trainer.data.batches import CONVERSATIONS, INDEX, VERSION, open_dataset
-from trainer.data.documents import DOCUMENTS, PASSAGE, PIECE_BYTES, plan
+from trainer.data.documents import DOCUMENTS, PIECE_BYTES, plan
+from trainer.data.encoding import PASSAGE, Differs, unfit
 from trainer.data.pieces import Settings, available_cpus, run
 from trainer.data.shards import PROGRESS, SPLITS, Part, Recipe, not_learned, placed, token_type
 from trainer.data.sources import SAMPLE, Source, counts, find
@@ -178,17 +179,24 @@ def prepare(
     for name, text in beside.items():
         write_atomic(output / name, text)
     pieces = plan(sources)
-    parts = run(
-        pieces,
-        Settings(output, recipe, vocabulary, between),
-        workers or available_cpus(),
-        total=sum(source.size for source in sources) if all(source.size for source in sources) else None,
-    )
+    total = sum(source.size for source in sources) if all(source.size for source in sources) else None
+    settings = Settings(output, recipe, vocabulary, between)
+    if documents != conversations.DOCUMENTS:
+        why = unfit(json.loads(words_of))
+        event("encoder", library="tokenizers" if why else "gigatoken", **({"because_of": f"'{why}'"} if why else {}))
+    try:
+        parts = run(pieces, settings, workers or available_cpus(), total)
+    except Differs as error:
+        why = f"'gigatoken gives other ids in document {error}'"
+        event("encoder", library="tokenizers", because_of=why, state="begun_again")
+        shutil.rmtree(output / PROGRESS)
+        _begin(output, identity)
+        parts = run(pieces, dataclasses.replace(settings, exact=True), workers or available_cpus(), total)
     index = _index(parts, recipe, identity, vocabulary, end)
     fsync(output)
     write_json(output / INDEX, index)
     _sweep(output, index)
-    total = sum(split["tokens"] for split in index["splits"].values())
+    tokens = sum(split["tokens"] for split in index["splits"].values())
     _tell(index)
     event(
         "prepared",
@@ -197,7 +205,7 @@ def prepare(
         documents=index["documents"],
         **({"unlearned": index["unlearned"]} if index["unlearned"] else {}) | counts(sources, passed),
         **{f"{name}_tokens": split["tokens"] for name, split in index["splits"].items()},
-        bytes_per_token=f"{index['text_bytes'] / total:.2f}",
+        bytes_per_token=f"{index['text_bytes'] / tokens:.2f}",
     )
 
 

@@ -7,7 +7,6 @@ each record is a document, and `records` makes its text.
 
 import codecs
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, BinaryIO, Protocol
 
 from trainer.config.values import unique_keys
 from trainer.data import hub
+from trainer.data.encoding import cut
 from trainer.data.records import present
 from trainer.data.sources import Source, chunks, line_number, lines, opened, reading
 from trainer.data.tokenizer import END_OF_TEXT
@@ -24,10 +24,6 @@ from trainer.errors import UserError, one_line
 DOCUMENTS = ("file", "lines", "blank-lines", "end-of-text")
 PIECE_BYTES = 32 << 20
 """Source bytes in one piece of work: seconds of work, so a killed preparation loses seconds."""
-PASSAGE = 4096
-"""Least characters in a passage, the unit in which a whole file is encoded."""
-LONGEST = 1 << 17
-"""Most characters in a passage: without a paragraph end by then, it ends at a line, a space, or anywhere."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +142,16 @@ def _row_groups(source: Source) -> list[int]:
     return cuts if cuts[-1] == about.num_row_groups else [*cuts, about.num_row_groups]
 
 
-def units(piece: Piece, documents: str, records: Records, advance: Advance) -> Iterator[Unit]:
+Joins = Callable[[str, int], bool]
+"""Whether a text may be cut at a place without a change of its ids."""
+
+
+def anywhere(_text: str, _place: int) -> bool:
+    """Joins, where nothing is encoded."""
+    return True
+
+
+def units(piece: Piece, documents: str, records: Records, advance: Advance, joins: Joins = anywhere) -> Iterator[Unit]:
     """Every unit of a piece, always the same ones in the same order. Raises UserError for text that cannot be read."""
     count = 0
     for segment in piece.segments:
@@ -158,7 +163,7 @@ def units(piece: Piece, documents: str, records: Records, advance: Advance) -> I
             advance(size)
 
         if segment.source.kind == "text" and documents == "file":
-            yield from _whole_file(segment, tell)
+            yield from _whole_file(segment, tell, joins)
         else:
             for text in _texts(segment, documents, records, tell):
                 if text:
@@ -203,12 +208,8 @@ def _followed(stored: BinaryIO, segment: Segment, advance: Advance, every: int =
     return follow
 
 
-def _whole_file(segment: Segment, advance: Advance) -> Iterator[Unit]:
-    """A file as one document, in passages of whole paragraphs.
-
-    Byte-level tokenizers also cut before a newline or space that a word follows, so the ids are those of the whole
-    text; those that put a space before a text put none before a passage that continues one (encoding.py).
-    """
+def _whole_file(segment: Segment, advance: Advance, joins: Joins) -> Iterator[Unit]:
+    """A file as one document, in passages of whole paragraphs, whose ids are those of the whole text."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     text, read, carry, continues = "", segment.start, "", segment.start > 0
     with opened(segment.source) as (file, stored):
@@ -225,9 +226,9 @@ def _whole_file(segment: Segment, advance: Advance) -> Iterator[Unit]:
             if segment.start == 0 and read == len(chunk):
                 text = text.removeprefix("\ufeff")
             start = 0
-            while (cut := _cut(text, start)) is not None:
-                yield Unit(text[start:cut], segment.number, False, True, continues)
-                start, continues = cut, True
+            while (end := cut(text, start, joins)) is not None:
+                yield Unit(text[start:end], segment.number, False, True, continues)
+                start, continues = end, True
             text = text[start:]
         try:
             decoder.decode(b"", final=True)
@@ -236,20 +237,6 @@ def _whole_file(segment: Segment, advance: Advance) -> Iterator[Unit]:
     text += carry
     if text or segment.last:
         yield Unit(text, segment.number, segment.last, True, continues)
-
-
-_PARAGRAPH, _LINE, _SPACE = re.compile(r"\n\n(?=\S)"), re.compile(r"\n(?=\S)"), re.compile(r" (?=\S)")
-
-
-def _cut(text: str, start: int) -> int | None:
-    """The end of the passage that begins at `start`, or None when that needs more text."""
-    window = start + PASSAGE, start + LONGEST
-    if found := _PARAGRAPH.search(text, *window):
-        return found.start() + 1
-    if len(text) - start < LONGEST:
-        return None
-    found = _LINE.search(text, *window) or _SPACE.search(text, *window)
-    return found.start() if found else start + LONGEST
 
 
 def _blocks(segment: Segment, file: BinaryIO, documents: str, follow: Callable[[], None]) -> Iterator[str]:

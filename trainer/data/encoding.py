@@ -1,49 +1,161 @@
-"""Encode text into token ids fast: merge each word once, then look it up.
+"""Encode text into token ids: by gigatoken where it honours every part of the tokenizer, by `tokenizers` elsewhere.
 
-GPT-2's encoding cuts text into words by a regular expression and merges the bytes of each word separately, so a word
-has the same ids everywhere. Natural text repeats its words: with a dictionary from word to ids only the cutting is
-left, and one core encodes three to five times as much as the tokenizer itself (bench/results/prepare.md).
-
-The ids are the tokenizer's own: it encodes each new word, and it is probed for its character classes, since Unicode
-versions differ between libraries. A tokenizer that does not work like this is used as it is.
+gigatoken passes over parts of a tokenizer.json that it does not know, so `unfit` accepts only parts that were compared
+with `tokenizers` (tests/trainer/data/test_encoding.py), and while it runs a sample of the texts is encoded by both.
+Special tokens that stand in a text are text; other added tokens are tokens, as with `encode_special_tokens`.
 """
 
-import functools
+import itertools
 import json
+import mmap
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gigatoken.gigatoken_rs import load_hf_json
 from tokenizers import Tokenizer, pre_tokenizers
 
-LETTERS = (range(0x4E00, 0xA000), range(0xAC00, 0xD7A4))
-"""Chinese characters and Korean syllables are all letters: half of the basic plane needs no probe."""
-ASKED = (range(0x4E00), range(0xA000, 0xAC00), range(0xF900, 0x10000), range(0x1F300, 0x1FB00))
-"""Probed: the rest of the basic plane (without surrogates and private use), and emoji. A text with any other character
-is rare: the tokenizer itself encodes all of it."""
-CACHED_WORDS = 400_000
-"""About 80 MB. Later words are rare: they are encoded each time."""
-CACHED_LENGTH = 40
-"""Most characters in a cached word: longer ones hardly ever repeat."""
-TRICKY = (
-    "I'll don't 'twas WE'RE  two\n\n three \t\n x1234,abc!?... Ünïcödé’s “quote”—½ ²\u00a0nbsp\u2003em\u3000 日本語 "
-    "١٢٣ \x1c🙂🙂 \r\n "
-)
-"""Text on which the fast encoder must agree with the tokenizer before it is used."""
+GROWTH = 128 << 20
+"""Bytes by which the process may grow before gigatoken, which keeps each word that it has seen, is made anew."""
+SAMPLED = 1000
+"""One text in so many is encoded by both."""
+PASSAGE, LONGEST, ENDLESS = 1 << 12, 1 << 17, 1 << 20
+"""Characters of a piece of a long text: at least PASSAGE. It ends at a paragraph; without one, after LONGEST, at a line
+or a word; without those anywhere, after ENDLESS."""
+AROUND, TRIED = 64, 8
+"""Characters on each side of a place where text may be cut, encoded whole and in parts; places tried of each kind."""
+PLACES = [
+    re.compile(form) for form in (r"(?<=\S)\n\n(?=\S)", r"(?<=\S)\n(?=\S)", r"(?<=\w)[ ,.;:!?，。、；：！？](?=\w)")
+]
 
-Encode = Callable[[list[str]], list[bytes]]
-"""Texts to the little-endian bytes of their ids."""
+_LETTER = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+_SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+CUTTINGS = {
+    "GPT-2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "Qwen2": rf"{_SHORT}|{_LETTER}|\p{{N}}|{_MARKS}|{_REST}",
+    "Llama 3": rf"{_SHORT}|{_LETTER}|\p{{N}}{{1,3}}|{_MARKS}|{_REST}",
+    "o200k": rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SHORT}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SHORT}?|"
+    rf"\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_REST}",
+}
+"""Expressions that cut text into words, as tokenizer.json files have them; gigatoken has its own code for each."""
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+
+Encode = Callable[[Sequence[str], Sequence[bool]], list[bytes]]
+"""Texts, and whether each continues another, to the little-endian bytes of their ids."""
 
 
-def encoder(tokenizer: Tokenizer, dtype: type[np.unsignedinteger]) -> Encode:
-    """The fastest exact encoder for `tokenizer`, without special tokens: text that looks like one stays text."""
-    tokenizer.encode_special_tokens = True
-    slow = plain(tokenizer, dtype)
-    if not splits_like_gpt2(tokenizer):
-        return slow
-    fast = by_words(tokenizer, dtype)
-    return fast if fast([TRICKY]) == slow([TRICKY]) else slow
+class Differs(Exception):
+    """gigatoken gave other ids than `tokenizers`. Arguments: the number of the text in the batch, or its name."""
+
+
+class Encoder:
+    """Encodes as `tokenizer` does, without the tokens that it puts around a text."""
+
+    def __init__(self, tokenizer: Tokenizer, dtype: type[np.unsignedinteger], exact: bool = False) -> None:
+        """exact: by `tokenizers` alone."""
+        self._begin, rest = _Tokens(tokenizer, exact), continuing(tokenizer)
+        self._later = _Tokens(rest, exact) if rest is not None else self._begin
+        # After an added token, a space is put before the text again.
+        self._added = _added(tokenizer) if rest is not None else None
+        self._dtype, self._count = dtype, 0
+
+    def __call__(self, texts: Sequence[str], later: Sequence[bool] = ()) -> list[bytes]:
+        """Raises Differs. later: whether each text continues another, so that no space is put before it."""
+        found = []
+        for number, text in enumerate(texts):
+            sampled = self._count % SAMPLED == 0
+            self._count += 1
+            parts, start, continues = [], 0, bool(later) and later[number]
+            while start < len(text):
+                end = cut(text, start, self.joins) if len(text) - start > LONGEST else None
+                part, start = text[start:end], end or len(text)
+                parts.append(self._encode(part, continues))
+                if sampled and not np.array_equal(parts[-1], self._encode(part, continues, exact=True)):
+                    raise Differs(number)
+                sampled, continues = False, True
+            found.append(b"".join([ids.astype(self._dtype).tobytes() for ids in parts]))
+        self._begin.bound()
+        self._later.bound()
+        return found
+
+    def joins(self, text: str, place: int) -> bool:
+        """Whether the text around `place` has the same ids in one part as in two."""
+        before, after = text[max(0, place - AROUND) : place], text[place : place + AROUND]
+        parts = [self._encode(part, True) for part in (before, after, before + after)]
+        return np.array_equal(np.concatenate(parts[:2]), parts[2])
+
+    def _encode(self, text: str, later: bool, exact: bool = False) -> np.ndarray:
+        if not later:
+            return self._begin.encode(text, exact)
+        if self._added is None or (token := self._added.search(text)) is None:
+            return self._later.encode(text, exact)
+        parts = (self._later.encode(text[: token.start()], exact), self._begin.encode(text[token.start() :], exact))
+        return np.concatenate(parts)
+
+
+class _Tokens:
+    """One tokenizer in one or both libraries."""
+
+    def __init__(self, tokenizer: Tokenizer, exact: bool) -> None:
+        tokenizer.encode_special_tokens = True
+        self._tokenizer = tokenizer
+        parts = json.loads(tokenizer.to_str())
+        self._made_of = "" if exact or unfit(parts) else json.dumps(plain(parts))
+        self._fast = load_hf_json(self._made_of) if self._made_of else None
+        self._size = resident()
+
+    def encode(self, text: str, exact: bool) -> np.ndarray:
+        if self._fast is not None and not exact:
+            return self._fast.encode(text)
+        return np.array(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, np.uint32)
+
+    def bound(self) -> None:
+        """Forget the words that gigatoken keeps, once they take GROWTH bytes."""
+        if self._fast is not None and resident() > self._size + GROWTH:
+            self._fast = None
+            self._fast = load_hf_json(self._made_of)
+            self._size = resident()
+
+
+def _added(tokenizer: Tokenizer) -> re.Pattern[str] | None:
+    """Finds the added tokens that are not special, with the space that they take; None where there are none."""
+    tokens = [token for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
+    tokens.sort(key=lambda token: len(token.content), reverse=True)
+    forms = []
+    for token in tokens:
+        form = re.escape(token.content)
+        form = rf"(?<!\w){form}(?!\w)" if token.single_word else form
+        forms.append(rf"\s*{form}" if token.lstrip else form)
+    return re.compile("|".join(forms)) if forms else None
+
+
+def resident() -> int:
+    """Bytes of memory of this process; 0 where no /proc says so."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0
+
+
+def cut(text: str, start: int, joins: Callable[[str, int], bool]) -> int | None:
+    """Where the piece of a long text that begins at `start` ends; None when that needs more text.
+
+    joins: whether a text may be cut at a place without a change of its ids.
+    """
+    for form in PLACES:
+        found = form.finditer(text, start + PASSAGE, min(start + LONGEST, len(text) - AROUND))
+        for match in itertools.islice(found, TRIED):
+            for place in dict.fromkeys((match.start() + 1, match.end(), match.start())):
+                if joins(text, place):
+                    return place
+        if len(text) - start < LONGEST + AROUND:
+            return None
+    return start + ENDLESS if len(text) - start > ENDLESS else None
 
 
 def continuing(tokenizer: Tokenizer) -> Tokenizer | None:
@@ -53,9 +165,10 @@ def continuing(tokenizer: Tokenizer) -> Tokenizer | None:
     def bare(part: dict[str, Any] | None) -> dict[str, Any] | None:
         if part is None or part["type"] == "Prepend":
             return None
-        for key in ("normalizers", "pretokenizers"):
-            if key in part:
-                part = {**part, key: [kept for each in part[key] if (kept := bare(each)) is not None]}
+        if "normalizers" in part:
+            part = {**part, "normalizers": [kept for each in part["normalizers"] if (kept := bare(each)) is not None]}
+        if steps := part.get("pretokenizers"):  # the others put a space before each word
+            part = {**part, "pretokenizers": [bare(steps[0]), *steps[1:]]}
         if part["type"] == "Metaspace":
             part = {**part, "prepend_scheme": "never"}
         return {**part, "add_prefix_space": False} if part.get("add_prefix_space") else part
@@ -66,114 +179,98 @@ def continuing(tokenizer: Tokenizer) -> Tokenizer | None:
     return Tokenizer.from_str(json.dumps({**parts, **changed}))
 
 
-def plain(tokenizer: Tokenizer, dtype: type[np.unsignedinteger]) -> Encode:
-    """An encoder that calls the tokenizer."""
-
-    def encode(texts: list[str]) -> list[bytes]:
-        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, dtype=dtype).tobytes() for encoding in encodings]
-
-    return encode
-
-
-def splits_like_gpt2(tokenizer: Tokenizer) -> bool:
-    """Whether text is cut into words by GPT-2's expression and nothing else touches it."""
-    parts = json.loads(tokenizer.to_str())
-    cutter, model = parts["pre_tokenizer"] or {}, parts["model"]
-    return (
-        parts["normalizer"] is None
-        and cutter.get("type") == "ByteLevel"
-        and cutter.get("use_regex", True)
-        and not cutter["add_prefix_space"]
-        and model["type"] == "BPE"
-        and not model.get("dropout")
-        and all(token["special"] for token in parts["added_tokens"])
-    )
-
-
-class _Unknown(Exception):
-    """A character whose class was not probed."""
+def unfit(parts: dict[str, Any]) -> str:
+    """Which part of a tokenizer.json, read, gigatoken is not known to honour; empty if it honours all."""
+    model, normal, cutter = parts["model"], parts["normalizer"], parts["pre_tokenizer"]
+    if model["type"] != "BPE":
+        return f"the model {model['type']}"
+    if odd := [key for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix") if model.get(key)]:
+        return f"model.{odd[0]}"
+    vocabulary, merges = model["vocab"], [tuple(pair) for pair in model["merges"]]
+    if len(set(merges)) < len(merges):
+        return "merges that stand twice"
+    if model["byte_fallback"]:
+        why = _unfit_sentencepiece(normal, cutter)
+        if model["ignore_merges"]:
+            why = why or "model.ignore_merges beside byte_fallback"
+        lacking = [b for b in range(256) if f"<0x{b:02X}>" not in vocabulary and (b > 127 or chr(b) not in vocabulary)]
+        if lacking or any("<0x" in one + two and BYTE.search(one + two) for one, two in merges):
+            why = why or "a vocabulary without all bytes"
+    else:
+        why = _unfit_byte_level(normal, cutter)
+        if not vocabulary.keys() >= set(pre_tokenizers.ByteLevel.alphabet()):
+            why = why or "a vocabulary without all bytes"
+    return why or _unfit_added(parts["added_tokens"], normal)
 
 
-class _Words(dict[str, bytes]):
-    """Ids by word; a new word is merged at its first lookup."""
-
-    def __init__(self, tokenizer: Tokenizer, dtype: type[np.unsignedinteger], unknown: str) -> None:
-        super().__init__()
-        self._unknown = re.compile(unknown).match
-        self._merge = tokenizer.model.tokenize
-        self._letters = {byte: _letter(byte) for byte in range(256)}
-        size = max(tokenizer.get_vocab().values()) + 1
-        self._packed = [np.array(id, dtype=dtype).tobytes() for id in range(size)]
-
-    def __missing__(self, word: str) -> bytes:
-        if not word.isascii() and self._unknown(word):
-            raise _Unknown
-        # Spell each byte as one letter: first by its number (Latin-1), then as in the vocabulary.
-        spelled = word.encode().decode("latin-1").translate(self._letters)
-        ids = b"".join([self._packed[token.id] for token in self._merge(spelled)])
-        if len(self) < CACHED_WORDS and len(word) <= CACHED_LENGTH:
-            self[word] = ids
-        return ids
+def _unfit_byte_level(normal: Any, cutter: Any) -> str:
+    steps = _steps(normal, "normalizers")
+    if any(step != {"type": "NFC"} for step in steps):
+        return "its normalizer"
+    steps = _steps(cutter, "pretokenizers")
+    last = {**steps[-1], "trim_offsets": True} if steps else {}
+    whole = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
+    if len(steps) == 1 and last in ({**whole, "add_prefix_space": space} for space in (False, True)):
+        return ""
+    known = [
+        {"type": "Split", "pattern": {"Regex": form}, "behavior": "Isolated", "invert": False}
+        for form in CUTTINGS.values()
+    ]
+    after = {**whole, "use_regex": False, "add_prefix_space": False}
+    return "" if len(steps) == 2 and steps[0] in known and last == after else "how it cuts text into words"
 
 
-def by_words(tokenizer: Tokenizer, dtype: type[np.unsignedinteger]) -> Encode:
-    """An encoder that cuts by our own regular expression, looks the words up, and joins their ids."""
-    pattern, unknown = word_pattern()
-    cut = re.compile(pattern).findall
-    words = _Words(tokenizer, dtype, unknown)
-    slow = plain(tokenizer, dtype)
-
-    def encode(texts: list[str]) -> list[bytes]:
-        result = []
-        for text in texts:
-            try:
-                result.append(b"".join(map(words.__getitem__, cut(text))))
-            except _Unknown:
-                result += slow([text])
-        return result
-
-    return encode
-
-
-@functools.cache
-def word_pattern() -> tuple[str, str]:
-    """GPT-2's expression for Python's re, and one for the characters of unknown class.
-
-    re has no \\p{L} and \\p{N}, and libraries differ in their version of Unicode, so the tokenizer is probed: each
-    character is put between two letters, two digits and two marks, and belongs to the class where it makes no cut.
-    """
-    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True).pre_tokenize_str
-    points = [point for part in ASKED for point in part]
-    kinds: list[set[int]] = []
-    for neighbour in "a1!":
-        probe = "".join([f"{neighbour}{chr(point)}{neighbour}\n" for point in points])
-        # A probe has 4 characters; if its first 3 are one word, there was no cut.
-        spans = [span for _, span in split(probe)]
-        kinds.append({points[start // 4] for start, end in spans if end - start == 3 and start % 4 == 0})
-    spaces = set(points).difference(*kinds)
-    letters = kinds[0].union(*LETTERS)
-    letter, digit, mark, space = map(_members, (letters, kinds[1], kinds[2], spaces))
-    unknown = f"[^{letter}{digit}{mark}{space}]"
-    # The alternatives begin with different characters, except for the apostrophe: the most common one comes first.
-    pattern = (
-        f" ?[{letter}]++|'(?:[sdmt]|ll|ve|re)| ?[{mark}]++| ?[{digit}]++|[{space}]+(?![^{space}])|[{space}]++|{unknown}"
-    )
-    return pattern, unknown
+def _unfit_sentencepiece(normal: Any, cutter: Any) -> str:
+    space = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    steps = _steps(normal, "normalizers")
+    if steps not in ([], [space], [{"type": "Prepend", "prepend": "▁"}, space]):
+        return "its normalizer"
+    cuts = _steps(cutter, "pretokenizers")
+    if cuts == [] and steps:
+        return ""
+    gemma = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    metaspace = [
+        {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split}
+        for scheme in ("never", "always", "first")
+        for split in (False, True)
+    ]
+    fits = (cuts == [gemma] and steps == [space]) or (not steps and len(cuts) == 1 and cuts[0] in metaspace)
+    return "" if fits else "how it cuts text into words"
 
 
-def _members(points: set[int]) -> str:
-    """The inside of a character class: ranges of code points."""
-    ranges: list[list[int]] = []
-    for point in sorted(points):
-        if ranges and ranges[-1][1] == point - 1:
-            ranges[-1][1] = point
-        else:
-            ranges.append([point, point])
-    return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in ranges)
+def _steps(part: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+    """The parts of a Sequence, or the one part."""
+    if part is None:
+        return []
+    return [step for each in part[key] for step in _steps(each, key)] if part["type"] == "Sequence" else [part]
 
 
-def _letter(byte: int) -> str:
-    """How byte-level vocabularies spell a byte: as itself if it is printable Latin-1, else from U+0100 on, in order."""
-    hidden = [*range(0x21), *range(0x7F, 0xA1), 0xAD]
-    return chr(0x100 + hidden.index(byte)) if byte in hidden else chr(byte)
+def _unfit_added(added: list[dict[str, Any]], normal: Any) -> str:
+    """Added tokens that are not special are found in a text; the special ones are text, and must not hide others."""
+    found = [token for token in added if not token["special"]]
+    odd = any(token[key] for token in found for key in ("single_word", "lstrip", "rstrip"))
+    if odd or {token["normalized"] for token in found} not in (set(), {False}, {normal is None}):
+        return "an added token that is found in normalized text, or by what stands beside it"
+    for token, other in itertools.product(found, added):
+        if other["special"] and _overlap(token["content"], other["content"]):
+            return f"the added token {token['content']}, which overlaps with {other['content']}"
+    return ""
+
+
+def _overlap(one: str, two: str) -> bool:
+    ends = any(a.endswith(b[:size]) for a, b in ((one, two), (two, one)) for size in range(1, min(len(a), len(b)) + 1))
+    return ends or one in two or two in one
+
+
+def plain(parts: dict[str, Any]) -> dict[str, Any]:
+    """A tokenizer.json for gigatoken: without special tokens and what else would mislead it."""
+    model, byte_level = parts["model"], not parts["model"]["byte_fallback"]
+    vocabulary, merges = model["vocab"], list(model["merges"])
+    if byte_level:  # other words cannot come of text; gigatoken would take them for bytes
+        letters = set(pre_tokenizers.ByteLevel.alphabet())
+        vocabulary = {word: id for word, id in vocabulary.items() if letters.issuperset(word)}
+    made = [vocabulary.get("".join(pair), -1) for pair in merges]
+    if any(one == two for one, two in itertools.pairwise(made)):
+        merges.append(merges[0])  # the order of ids is not that of the merges: this makes gigatoken keep to the list
+    added = [token for token in parts["added_tokens"] if not token["special"]]
+    return {**parts, "added_tokens": added, "model": {**model, "vocab": vocabulary, "merges": merges}}

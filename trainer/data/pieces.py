@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from trainer.config import memory
 from trainer.data.conversations import DOCUMENTS, Chat
 from trainer.data.documents import Piece
-from trainer.data.encoding import continuing, encoder
+from trainer.data.encoding import Encoder
 from trainer.data.shards import Coder, Part, Recipe, process, token_type
 from trainer.data.text_field import TextField
 from trainer.data.tokenizer import FILE
@@ -40,6 +40,8 @@ class Settings:
     vocabulary: int
     between: list[int]
     """Ids between two documents: the end of one and, if the tokenizer has it, the beginning of the next."""
+    exact: bool = False
+    """Whether `tokenizers` encodes, though gigatoken would take the tokenizer."""
 
 
 class Stopped(Exception):
@@ -152,14 +154,13 @@ def _follow_parent() -> None:
 def _coder(settings: Settings) -> Coder:
     if settings.recipe.documents == DOCUMENTS:
         chat = Chat(settings.output)
-        return Coder(chat, chat.encode, b"", np.dtype(np.uint32).itemsize)
+        width = np.dtype(np.uint32).itemsize
+        return Coder(chat, lambda texts, later: chat.encode(list(texts)), b"", width)
     dtype = token_type(settings.vocabulary)
-    tokenizer = Tokenizer.from_file(str(settings.output / FILE))
+    encoder = Encoder(Tokenizer.from_file(str(settings.output / FILE)), dtype, settings.exact)
     separator = np.array(settings.between, dtype=dtype).tobytes()
-    rest = continuing(tokenizer)
-    resume = encoder(rest, dtype) if rest is not None else None
     fields = TextField(settings.recipe.text_field)
-    return Coder(fields, encoder(tokenizer, dtype), separator, np.dtype(dtype).itemsize, resume)
+    return Coder(fields, encoder, separator, np.dtype(dtype).itemsize, encoder.joins)
 
 
 class _Progress:

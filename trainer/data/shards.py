@@ -22,8 +22,8 @@ import numpy as np
 
 from trainer.data.batches import stored_bytes
 from trainer.data.conversations import BEGINS, COUNTS, DOCUMENTS, ID, MARKS
-from trainer.data.documents import Advance, Piece, Place, Records, Unit, units
-from trainer.data.encoding import Encode
+from trainer.data.documents import Advance, Joins, Piece, Place, Records, Unit, anywhere, units
+from trainer.data.encoding import Differs, Encode
 from trainer.files import (
     Unfit,
     fsync,
@@ -86,17 +86,7 @@ class Coder:
     """Bytes after each document."""
     width: int
     """Bytes of a token."""
-    resume: Encode | None = None
-    """For text that continues another, if that is encoded in another way."""
-
-    def of(self, units: list[Unit]) -> list[bytes]:
-        """The bytes of each unit."""
-        later = [self.resume is not None and unit.continues for unit in units]
-        parts = [
-            iter(encode([unit.text for unit, after in zip(units, later, strict=True) if after == kind]))
-            for kind, encode in ((False, self.encode), (True, self.resume or self.encode))
-        ]
-        return [next(parts[after]) for after in later]
+    joins: Joins = anywhere
 
 
 class _Counted:
@@ -112,7 +102,10 @@ class _Counted:
 
 
 def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder, advance: Advance, more: Callable) -> list[Part]:
-    """Write the parts of a piece that its journal lacks; return all parts. Calls `more()` now and then."""
+    """Write the parts of a piece that its journal lacks; return all parts. Calls `more()` now and then.
+
+    Raises Differs with the name of a document where two encoders differ.
+    """
     journal = output / PROGRESS / f"{piece.number:05d}.jsonl"
     parts = recorded(journal, output, coder.width)
     if parts and parts[-1]["ends"]:
@@ -123,9 +116,12 @@ def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder, advance: A
     skip = writer.units
     coder.records.notes.clear()
     counted = _Counted(coder.records)  # after an interruption all records of a piece are read again
-    for group in _groups(placed(piece, recipe, counted, advance, skip)):
+    for group in _groups(placed(piece, recipe, counted, advance, coder.joins, skip)):
         more()
-        encoded = coder.of([unit for unit, _, _ in group])
+        try:
+            encoded = coder.encode([unit.text for unit, _, _ in group], [unit.continues for unit, _, _ in group])
+        except Differs as error:
+            raise Differs(_name(piece, group[error.args[0]][0])) from None
         for (unit, split, ends), ids in zip(group, encoded, strict=True):
             writer.add(split, ids + coder.separator if ends else ids, unit, recipe.shard_tokens)
     writer.unlearned += counted.empty
@@ -140,6 +136,14 @@ def not_learned(pieces: list[list[Part]]) -> list[list[Any]]:
         for counted, name, count in parts[-1]["notes"] if parts else ():
             total[counted, name] += count
     return [[*note, count] for note, count in sorted(total.items())]
+
+
+def _name(piece: Piece, unit: Unit) -> str:
+    """What a document is called in messages."""
+    files = [
+        segment.source.name for segment in piece.segments if not unit.whole_file or segment.number == unit.document
+    ]
+    return files[0] if unit.whole_file else f"{unit.document + 1} of piece {piece.number} ({', '.join(files[:3])})"
 
 
 COUNTED = ("units", "documents", "text_bytes", "unlearned")
@@ -186,11 +190,13 @@ Placed = tuple[Unit, str, bool]
 """A unit, its split, and whether an end-of-text token follows."""
 
 
-def placed(piece: Piece, recipe: Recipe, records: Records, advance: Advance, skip: int = 0) -> Iterator[Placed]:
+def placed(
+    piece: Piece, recipe: Recipe, records: Records, advance: Advance, joins: Joins = anywhere, skip: int = 0
+) -> Iterator[Placed]:
     """Units after the first `skip`, with their split. End of text follows where a document ends or leaves the split."""
     previous: Unit | None = None
     number = -1
-    for unit in units(piece, recipe.documents, records, advance):
+    for unit in units(piece, recipe.documents, records, advance, joins):
         if previous is not None:
             yield _place(piece, recipe, previous, number)
         previous, number = unit, number + 1

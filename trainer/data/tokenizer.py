@@ -44,9 +44,13 @@ def load_tokenizer(spec: str) -> Tokenizer:
         return _gpt2()
     path = Path(spec)
     found = _from_file(path) if path.is_file() else _from_folder(folder, spec)
-    # Some files keep their last caller's settings: truncation to 512 tokens, or padding to the longest text.
+    # Some files keep their last caller's settings: truncation to 512 tokens, padding to the longest text, or chance.
     found.no_truncation()
     found.no_padding()
+    model: Any = found.model
+    for key in ("dropout", "alpha", "nbest_size"):  # each encoding of a text would give other ids
+        if getattr(model, key, None) is not None:
+            setattr(model, key, None)
     return found
 
 
