@@ -16,6 +16,7 @@ import typer
 from cli import CommandError, last_line
 from cli.target import PROOF, StackName, configuration, known
 from infra.clouds import cloud_of
+from infra.doctor.images import BUILDX
 from infra.image import TRAINER, content_hash, stage
 from infra.stackfiles import ROOT, stacks
 
@@ -84,7 +85,7 @@ def image(
 ) -> int:
     _need("docker")
     if subprocess.run(["docker", "buildx", "version"], capture_output=True).returncode:
-        raise CommandError("docker has no buildx plug-in; sudo apt-get install docker-buildx-plugin")
+        raise CommandError(f"docker has no buildx plug-in; {BUILDX}")
     version = content_hash(TRAINER, {})
     context, tag = stage(TRAINER, version), f"{TRAINER.repository_in(registry)}:{version}"
     build = ["build", "--platform", "linux/amd64", "--sbom=true", "--provenance=mode=max", "--push", "--tag", tag]

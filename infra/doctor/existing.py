@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from infra.cluster import NVIDIA_GPU
@@ -17,6 +18,7 @@ from infra.doctor.driver import image_cuda, judge
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.doctor.prerequisites import run
 from infra.existing import find_context, in_folder
+from infra.needs import load
 from infra.sections import ExistingStorage
 from trainer.config.drivers import numbers
 
@@ -61,6 +63,8 @@ def cluster(config: StackConfig, stack: str) -> Iterator[Finding]:
     folder = in_folder(config.storage, offer)
     yield _version(name, version)
     yield _rights(name, ask, folder)
+    if not (config.rendezvous.tls or offer.storagePath):  # the node of this machine has its owner's pods alone
+        yield from _policies(ask, version)
     yield from _nodes(config, ask)
     if not folder:
         yield _storage_class(config.section(ExistingStorage).class_name, ask)
@@ -87,6 +91,21 @@ def _rights(name: str, ask: Ask, folder: bool) -> Finding:
             f"kubectl --context {name} auth can-i create {missing[0]}",
         )
     return ok("rights", f"you may create {', '.join(needed)}")
+
+
+def _policies(ask: Ask, version: str) -> Iterator[Finding]:
+    """Warn where any pod of the cluster may reach the rendezvous, and end the training."""
+    facts = load(Path(__file__).with_name("policies.yaml"))
+    listed = ask("get", "daemonsets", "--all-namespaces", "--output", "name")
+    names = [line.rpartition("/")[2] for line in (listed or "").split()]
+    known = any(name.startswith(tuple(facts["enforcers"])) for name in names)
+    if listed is not None and not known and not any(mark in version for mark in facts["inside"]):
+        yield warning(
+            "rendezvous",
+            "rendezvous.tls is off, and no network plug-in is seen here that enforces NetworkPolicies: any pod of the "
+            "cluster may reach the rendezvous and end the training",
+            "pulumi config set --path rendezvous.tls true",
+        )
 
 
 def _nodes(config: StackConfig, ask: Ask) -> Iterator[Finding]:

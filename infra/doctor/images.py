@@ -27,6 +27,10 @@ DOCKER_HUB_API = "registry-1.docker.io"
 PATIENCE = 10  # seconds for a registry to answer
 
 
+#: Debian 12 and Ubuntu 22.04 have Docker without it, and no package of its own (packages.debian.org, 2026-11-28).
+BUILDX = "install it after docs.docker.com/engine/install, whose docker-buildx-plugin Debian's own docker.io lacks"
+
+
 def builder(image: ImageConfig) -> Iterator[Finding]:
     """Check what builds the image; with BuildKit, the builder that the plugin will take (infra/buildx.py)."""
     if image.builder == "prebuilt":
@@ -39,7 +43,7 @@ def builder(image: ImageConfig) -> Iterator[Finding]:
     elif not shutil.which("docker"):
         yield problem("image", "docker is not on PATH, and the image is built with BuildKit", INSTALL)
     elif run("docker", "buildx", "version") is None:
-        yield problem("image", "docker has no buildx plug-in", "sudo apt-get install docker-buildx-plugin")
+        yield problem("image", "docker has no buildx plug-in", BUILDX)
     else:
         known = [json.loads(line) for line in (run("docker", "buildx", "ls", "--format", "json") or "").splitlines()]
         yield _buildx(image, known)

@@ -60,6 +60,7 @@ def state(stack: str, content: dict[str, Any], billed: bool = False) -> Iterator
             "(`trainyard local env`)",
             "open another shell, and there: pulumi login",
         )
+        return  # what this shell's passphrase is says nothing of the other's
     else:
         yield ok("state", f"kept at {backend}")
     passphrase = "PULUMI_CONFIG_PASSPHRASE" in os.environ or "PULUMI_CONFIG_PASSPHRASE_FILE" in os.environ
@@ -68,7 +69,9 @@ def state(stack: str, content: dict[str, Any], billed: bool = False) -> Iterator
         yield ok("secrets", f"encrypted by {provider}")
     elif content.get("encryptionsalt") or (backend and not backend.startswith(("https://", "http://"))):
         if passphrase:
-            yield ok("secrets", "encrypted with the passphrase of the environment")
+            empty = os.environ.get("PULUMI_CONFIG_PASSPHRASE") == ""
+            what = "an empty passphrase, which guards nothing" if empty else "the passphrase of the environment"
+            yield ok("secrets", f"encrypted with {what}")
         else:
             salted = content.get("encryptionsalt")
             what = f"Pulumi.{stack}.yaml is encrypted with a" if salted else "a state outside Pulumi Cloud needs a"

@@ -322,8 +322,11 @@ def test_a_cloud_s_state_does_not_belong_where_the_local_stack_has_its_own(
     monkeypatch.setenv("PULUMI_BACKEND_URL", environment.state_url(paths.PULUMI_STATE))
     monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "")
     for billed, level in ((True, "problem"), (False, "ok")):
-        first = next(prerequisites.state("gcp-a100", {}, billed))
+        first, *rest = prerequisites.state("gcp-a100", {}, billed)
         assert (first.subject, first.level) == ("state", level)
+        assert [item.text for item in rest] == (
+            [] if billed else ["encrypted with an empty passphrase, which guards nothing"]
+        )
     finding = next(item for item in diagnose("gcp-a100") if item.subject == "state")
     assert finding.level == "problem"
     assert "an empty passphrase" in finding.text

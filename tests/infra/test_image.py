@@ -292,7 +292,7 @@ def test_the_image_that_is_pushed_to_docker_hub_has_the_name_that_it_takes(docke
 def test_docker_without_buildx_is_one_line(docker: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (docker.parent / "bin" / "docker").write_text("#!/bin/sh\necho usage >&2; exit 1\n")
     assert main(["dev", "image", "ghcr.io/you"]) == 1
-    assert capsys.readouterr().err == "error: docker has no buildx plug-in; sudo apt-get install docker-buildx-plugin\n"
+    assert capsys.readouterr().err.startswith("error: docker has no buildx plug-in; install it after docs.docker.com/")
 
 
 def test_docker_needs_a_login_for_googles_registry_alone(docker: Path) -> None:

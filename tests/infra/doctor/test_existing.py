@@ -146,3 +146,27 @@ def test_the_class_of_the_shared_volume_has_to_be_there(kubectl: Kubectl) -> Non
     newer = storage_class("kept", default=True, made="2026-02-01T00:00:00Z", reclaimPolicy="Retain")
     kubectl.answers["get storageclasses"] = {"items": [newer, storage_class("old", default=True)]}
     assert kubectl.checks()[-1].text == "StorageClass kept; `pulumi destroy` keeps the data"
+
+
+@pytest.mark.parametrize(
+    ("names", "version", "sections", "warned"),
+    [
+        (["kube-proxy"], "v1.33.4", {}, True),
+        ([], "v1.33.4", {}, True),
+        (["aws-node", "kube-proxy"], "v1.33.4-eks-1", {}, True),
+        (["kube-flannel-ds"], "v1.33.4", {}, True),
+        (["kindnet"], "v1.33.4", {}, False),
+        (["calico-node"], "v1.33.4", {}, False),
+        (["anetd"], "v1.33.4-gke.1", {}, False),
+        ([], "v1.33.4+k3s1", {}, False),
+        (["kube-proxy"], "v1.33.4", {"rendezvous": {"tls": True}}, False),
+        (None, "v1.33.4", {}, False),
+    ],
+)
+def test_a_rendezvous_that_every_pod_reaches_is_warned_of(
+    kubectl: Kubectl, names: list[str] | None, version: str, sections: dict[str, Any], warned: bool
+) -> None:
+    kubectl.answers["get --raw /version"] = {"gitVersion": version}
+    kubectl.answers["get daemonsets"] = None if names is None else "\n".join(f"daemonset.apps/{name}" for name in names)
+    found = [item for item in kubectl.checks(**sections) if item.subject == "rendezvous"]
+    assert [item.level for item in found] == ["warning"] * warned
