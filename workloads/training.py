@@ -35,7 +35,7 @@ from workloads.objects import (
 from workloads.rendezvous import Rendezvous
 from workloads.scheduling import warn_of_waiting
 from workloads.secrets import WANDB, Tokens, environment_of, fingerprint, make_compile_key, uses_wandb
-from workloads.training_job import job_spec, make_configuration, service_name, trainer_pod_spec
+from workloads.training_job import CONFIGURATION, job_spec, service_name, trainer_pod_spec
 from workloads.workspace import Workspace
 
 #: Name of the pods' container, by job.runtime.
@@ -197,6 +197,23 @@ class Training(pulumi.ComponentResource):
             spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(min_available=least, selector=selected),
             opts=self.workspace.owned(self),
         )
+
+
+def make_configuration(
+    name: str, described: k8s.meta.v1.ObjectMetaArgs, text: str, opts: pulumi.ResourceOptions
+) -> k8s.core.v1.ConfigMap:
+    """A Job's configuration, under the Job's name: another configuration is another object beside it.
+
+    It stays until its namespace goes. A Job that an `up` failed to replace starts its pods with it, also after the next
+    `up` went back to what the Job has: that `up` would have deleted what it has just made again, as of the failed one.
+    """
+    return k8s.core.v1.ConfigMap(
+        name,
+        metadata=described,
+        immutable=True,
+        data={CONFIGURATION.name: text},
+        opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(retain_on_delete=True)),
+    )
 
 
 def run_name(training: TrainingConfig, dataset: DatasetConfig) -> str:

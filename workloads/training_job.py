@@ -85,23 +85,6 @@ def _on_exit(container: str, action: str, codes: list[int]) -> k8s.batch.v1.PodF
     return k8s.batch.v1.PodFailurePolicyRuleArgs(action=action, on_exit_codes=requirement)
 
 
-def make_configuration(
-    name: str, described: k8s.meta.v1.ObjectMetaArgs, text: str, opts: pulumi.ResourceOptions
-) -> k8s.core.v1.ConfigMap:
-    """A Job's configuration, under the Job's name: another configuration is another object beside it.
-
-    It stays until its namespace goes. A Job that an `up` failed to replace starts its pods with it, also after the next
-    `up` went back to what the Job has: that `up` would have deleted what it has just made again, as of the failed one.
-    """
-    return k8s.core.v1.ConfigMap(
-        name,
-        metadata=described,
-        immutable=True,
-        data={CONFIGURATION.name: text},
-        opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(retain_on_delete=True)),
-    )
-
-
 def trainer_pod_spec(
     container_name: str,
     configuration: str,
