@@ -62,6 +62,8 @@ logging.getLogger("lm_eval").setLevel(logging.ERROR)
 class Model(HFLM):
     """A loaded model behind the harness's interface; the workers share the texts."""
 
+    _scores_whole_texts = False
+
     def __init__(self, net: Any, tokenizer: Any, world: World, dtype: torch.dtype, length: int | None) -> None:
         start: Any = super().__init__
         start(
@@ -75,6 +77,19 @@ class Model(HFLM):
             trust_remote_code=False,
         )
         self._world, self._rank, self._world_size = world, world.rank, world.size
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+        """As the harness's, which puts a begin token before each text: one that the tokenizer puts too would be scored
+        as if it were text."""
+        self._scores_whole_texts = True
+        try:
+            return super().loglikelihood_rolling(requests, disable_tqdm)
+        finally:
+            self._scores_whole_texts = False
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, *given: Any, **options: Any) -> list[int]:
+        added = False if self._scores_whole_texts else add_special_tokens
+        return super().tok_encode(string, added, *given, **options)
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.tensor(self._world.gather(tensor.tolist())).flatten()
@@ -132,6 +147,7 @@ def judge(
     if found is None:
         return {}
     about = {"limit": limit, "harness": f"lm-eval {version('lm_eval')}", "precision": precision[0]}
+    asked = {each.task_name: list(getattr(each, "_metric_fn_list", None) or ()) for each in _each(tasks)}
     results: dict[str, Any] = {}
     for name, figures in found["results"].items():
         counted = found["n-samples"].get(name, {})
@@ -140,7 +156,7 @@ def judge(
             "shots": found["n-shot"].get(name),
             "samples": counted.get("effective") or figures.get("sample_len"),
             **about,
-            "metrics": _metrics(figures),
+            "metrics": _metrics(figures, asked.get(name, [])),
         }
     return results
 
@@ -193,10 +209,14 @@ def _entries(index: dict[str, Any], name: str) -> Iterator[Any]:
         yield from _entries(index, child if isinstance(child, str) else child.get("task") or child.get("group"))
 
 
+def _each(tasks: list[Any]) -> list[Any]:
+    """The tasks, and those of the groups among them."""
+    return [each for task in tasks for each in (task.get_all_tasks() if hasattr(task, "get_all_tasks") else [task])]
+
+
 def _check_shares(tasks: list[Any], limit: int | None, workers: int) -> None:
     """Raise UserError where a task has fewer examples than workers: the harness needs one for each."""
-    alone = [each for task in tasks for each in (task.get_all_tasks() if hasattr(task, "get_all_tasks") else [task])]
-    fewest, name = min((min(len(each.eval_docs), limit or sys.maxsize), each.task_name) for each in alone)
+    fewest, name = min((min(len(each.eval_docs), limit or sys.maxsize), each.task_name) for each in _each(tasks))
     if fewest < workers:
         advice = "use fewer workers or raise --limit" if limit else "use fewer workers"
         raise UserError(f"--tasks {name}: has {fewest} examples for {workers} workers; {advice}")
@@ -238,8 +258,11 @@ def _tokenizer(source: origin.Source) -> Any:
         raise UserError(f"{source.model}: has no readable tokenizer ({one_line(error)}); add its files") from None
 
 
-def _metrics(figures: dict[str, Any]) -> dict[str, Any]:
-    """Rename the harness's `acc,none` and `acc_stderr,none` to acc with value and stderr; keep the name of a filter."""
+def _metrics(figures: dict[str, Any], asked: list[str]) -> dict[str, Any]:
+    """Rename the harness's `acc,none` and `acc_stderr,none` to acc with value and stderr; keep the name of a filter.
+
+    asked: the task's metrics. One that does not fit the task's kind, which the harness leaves out, has no value.
+    """
     found: dict[str, Any] = {}
     for key, value in figures.items():
         metric, comma, kind = key.partition(",")
@@ -250,4 +273,5 @@ def _metrics(figures: dict[str, Any]) -> dict[str, Any]:
             "value": float(value),
             "stderr": float(error) if isinstance(error, int | float) else None,
         }
-    return found
+    given = {key.partition(",")[0] for key in figures}
+    return found | {name: {"value": None, "stderr": None} for name in asked if name not in given}

@@ -8,6 +8,7 @@ import json
 import math
 import multiprocessing
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,24 @@ doc_to_target: "{{{{text}}}}"
 metric_list: [{{metric: bits_per_byte}}]
 metadata: {{version: 1.0}}
 """
+END = "<|endoftext|>"
+SPECIAL = {END: {"id": END, "ids": [0], "tokens": [END]}}
+
+
+def template(*parts: str) -> dict[str, Any]:
+    """A post-processor that puts tokens around a text, as Llama's, Mistral's and Gemma's tokenizers do."""
+    single = [
+        {"Sequence": {"id": "A", "type_id": 0}} if part == "text" else {"SpecialToken": {"id": part, "type_id": 0}}
+        for part in parts
+    ]
+    return {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": SPECIAL}
+
+
+BEGINNINGS = {
+    "a begin token": template(END, "text"),
+    "an end token": template("text", END),
+    "a begin and an end token": template(END, "text", END),
+}
 
 
 class Case:
@@ -84,6 +103,8 @@ class Case:
         (self.tasks / "own_unsafe.yaml").write_text(
             missing.replace("own_missing", "own_unsafe") + "unsafe_code: true\n"
         )
+        odd = CHOICE.replace("metric_list: [", "metric_list: [{{metric: perplexity}}, {{metric: bits_per_byte}}, ")
+        (self.tasks / "own_odd.yaml").write_text(odd.format(name="own_odd", data=self.tasks / "own_choice.json"))
         metric = CHOICE.format(name="own_metric", data=self.tasks / "own_choice.json")
         (self.tasks / "own_metric.yaml").write_text(metric.replace("metric: acc", "metric: bleurt"))
         with_code = folder / "code"
@@ -98,6 +119,7 @@ class Case:
             "both": [*common, "own_choice,own_texts"],
             "limited": [*common, "own_choice", "--limit", "2", "--shots", "1", "--json"],
             "folder": ["--model", str(self.model), *common[2:], "own_choice", "--json"],
+            "odd": ["--model", str(self.model), *common[2:], "own_odd"],
             "unknown": [*common, "own_choise"],
             "missing": [*common, "own_missing"],
             "unsafe": [*common, "own_unsafe"],
@@ -105,6 +127,12 @@ class Case:
             "code": [*common[:2], "--include", str(with_code), "--tasks", "evil"],
             "empty": [*common[:2], "--include", str(folder / "nowhere"), "--tasks", "evil"],
         }
+        for kind, template in BEGINNINGS.items():
+            begun = shutil.copytree(self.model, folder / kind)
+            words = json.loads((begun / "tokenizer.json").read_text())
+            words["post_processor"] = template
+            (begun / "tokenizer.json").write_text(json.dumps(words))
+            self.lines[kind] = ["--model", str(begun), *common[2:], "own_texts", "--json"]
         self.said: dict[str, Said] = toy.apart(ask, self.lines, str(folder))
 
 
@@ -193,6 +221,24 @@ def test_the_figures_are_those_of_the_model_by_hand(case: Case) -> None:
     assert rows[1] == ["7", "own_choice", "acc", f"{mean:.4f}", f"{error:.4f}", "0", "4", "2.0"]
     plain = json.loads(case.said["folder"][1])
     assert plain["tasks"]["own_choice"]["metrics"]["acc"]["value"] == mean
+
+
+@pytest.mark.parametrize("kind", BEGINNINGS)
+def test_a_token_that_the_tokenizer_adds_to_a_text_is_not_scored(case: Case, kind: str) -> None:
+    code, output, errors = case.said[kind]
+    assert code == 0, errors
+    found = json.loads(output)["tasks"]["own_texts"]["metrics"]["bits_per_byte"]["value"]
+    assert found == pytest.approx(by_hand(case.model)["bits"], rel=1e-4)
+
+
+def test_a_metric_that_does_not_fit_the_task_is_named(case: Case) -> None:
+    code, output, errors = case.said["odd"]
+    assert code == 0, errors
+    assert [line.split()[1:3] for line in output.splitlines()[1:]] == [
+        ["acc", output.splitlines()[1].split()[2]],
+        ["perplexity", "missing"],
+        ["bits_per_byte", "missing"],
+    ]
 
 
 def test_two_workers_share_the_examples_and_find_the_same(case: Case) -> None:

@@ -33,7 +33,7 @@ def record(run: Path, step: int, tasks: dict[str, Any]) -> Path:
 
 
 def rows(tasks: dict[str, Any], step: int | None = None) -> list[tuple[str, ...]]:
-    """One row a figure, in the order of HEADER."""
+    """One row a figure, in the order of HEADER; `missing`: asked for, but the task's kind has no such metric."""
     found: list[tuple[str, ...]] = []
     for name, task in tasks.items():
         samples = f"{task['samples']:,}" if task.get("samples") else ""
@@ -46,7 +46,7 @@ def rows(tasks: dict[str, Any], step: int | None = None) -> list[tuple[str, ...]
                     "" if step is None else f"{step:,}",
                     name,
                     metric,
-                    f"{figure['value']:.4f}",
+                    "missing" if figure["value"] is None else f"{figure['value']:.4f}",
                     "" if error is None else f"{error:.4f}",
                     str(task.get("shots", "")),
                     samples,
