@@ -132,6 +132,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     os.environ.setdefault("GLIBC_TUNABLES", MALLOC)
     nccl.choose()
     processor.share_compilation(options.nproc_per_node)
+    processor.own_compile_cache()
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
     gc.disable()  # nothing that imports make is garbage
     from torch.distributed.elastic.rendezvous.api import (

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import stat
+import tempfile
 from pathlib import Path
 
 from trainer.contract import BIND_CORES
@@ -60,6 +62,32 @@ def share_compilation(workers: int) -> None:
     """
     cores = len(os.sched_getaffinity(0))
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(min(32, max(1, cores // workers))))
+
+
+def own_compile_cache() -> None:
+    """Keep what torch compiles in a folder of this user alone, unless the environment names one, as the image does.
+
+    By default it is /tmp/torchinductor_NAME, which any account of the machine may have made first; it holds code.
+    """
+    if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+        return
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(os.path.abspath(base), "trainyard", "compiled")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own = folder.stat().st_uid == os.geteuid() and not folder.is_symlink() and all(map(_is_safe, folder.parents))
+        if own:
+            folder.chmod(0o700)
+    except OSError:  # no home, or a read-only one
+        own = False
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder) if own else tempfile.mkdtemp(prefix="trainyard-compiled-")
+
+
+def _is_safe(folder: Path) -> bool:
+    """Whether nobody but its owner, who is this user or root, may replace what is in a folder."""
+    found = folder.stat()
+    shared = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+    return found.st_uid in (0, os.geteuid()) and not shared
 
 
 def free_main_thread() -> None:

@@ -49,6 +49,7 @@ def train(config: Config, run: Path) -> None:
     from trainer.train import loop
 
     processor.free_main_thread()
+    processor.own_compile_cache()
     task = tasks.load(config.task)
     gc.freeze()
     gc.enable()

@@ -180,3 +180,56 @@ def test_accelerators_are_what_nvidia_smi_lists(tmp_path: Path, monkeypatch: pyt
     program.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n")
     with pytest.raises(RuntimeError, match=r"nvidia-smi failed \(18\): Failed to initialize NVML"):
         gpu_check.accelerators()
+
+
+def cache(monkeypatch: pytest.MonkeyPatch, home: Path) -> Path:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    processor.own_compile_cache()
+    return Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+
+
+def test_compiled_programs_are_kept_in_a_folder_of_this_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in torch's /tmp/torchinductor_NAME, which another account may have made first."""
+    from torch._inductor.runtime import cache_dir_utils
+
+    home = tmp_path / "home"
+    home.mkdir()
+    found = cache(monkeypatch, home)
+    assert found == home / ".cache" / "trainyard" / "compiled"
+    assert found.stat().st_mode & 0o777 == 0o700
+    assert cache_dir_utils.cache_dir() == str(found)
+    found.chmod(0o777)
+    assert cache(monkeypatch, home) == found
+    assert found.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/inductor")
+    processor.own_compile_cache()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/tmp/inductor", "the image's"
+
+
+@pytest.mark.parametrize("harm", ["another's", "a link", "in a shared folder", "no home", "a file"])
+def test_a_cache_that_others_may_have_made_is_not_used(
+    harm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    folder = home / ".cache" / "trainyard" / "compiled"
+    folder.parent.mkdir(parents=True)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    if harm == "another's":
+        folder.mkdir()
+        os.chown(folder, 65_533, -1)
+    elif harm == "a link":
+        (tmp_path / "theirs").mkdir()
+        folder.symlink_to(tmp_path / "theirs")
+    elif harm == "in a shared folder":
+        (home / ".cache").chmod(0o777)
+    elif harm == "a file":
+        folder.write_text("")
+    found = cache(monkeypatch, Path("/dev/null") if harm == "no home" else home)
+    assert found.parent == tmp_path
+    assert found.stat().st_mode & 0o777 == 0o700
+    assert found.stat().st_uid == os.geteuid()
