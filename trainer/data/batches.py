@@ -5,6 +5,8 @@ window once, in an order that a keyed permutation gives in O(1): nothing is shuf
 from one integer, and workers that come or go do not change the data of a step.
 """
 
+import hashlib
+import json
 import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -87,6 +89,8 @@ class Dataset:
     end_of_text: int
     largest: int
     """The largest id in the shards: a tokenizer may have tokens that no data use and the model has no row for."""
+    digest: str = ""
+    """Of the sizes and checksums of all shards in their order: the same for the same tokens in any folder."""
 
 
 def stored_bytes(shard: dict[str, Any], width: int) -> int:
@@ -152,7 +156,9 @@ def open_dataset(directory: str, verify: bool | str = False, conversations: bool
         )
         for name in ("train", "validation")
     )
-    return Dataset(path, train, validation, vocabulary, end, largest)
+    content = [[name, shard["tokens"], shard.get("sha256")] for name, split in splits.items() for shard in split]
+    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return Dataset(path, train, validation, vocabulary, end, largest, digest)
 
 
 def windows(tokens: int, length: int) -> int:

@@ -9,6 +9,7 @@ others and a restart read it. Its name is a hash of questions, tokenizer and len
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import json
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from trainer import log
-from trainer.config.values import unique_keys
+from trainer.config.values import shown, unique_keys
 from trainer.data import hub, sources
 from trainer.data.batches import order
 from trainer.errors import UserError, cause, one_line
@@ -50,7 +51,7 @@ class Question:
 def read_questions(key: str, spec: str) -> list[Question]:
     """The questions that `spec` names; `key` is the setting, for messages. Raises UserError."""
     found: list[Question] = []
-    misplaced = 0
+    misplaced, places = 0, dict[str, str]()
     for place, record in _records(key, spec):
         try:
             answers = record["answers"]
@@ -58,8 +59,16 @@ def read_questions(key: str, spec: str) -> list[Question]:
             question = Question(str(record["id"]), record["question"], record["context"], texts, starts)
             if not isinstance(question.question, str) or not isinstance(question.context, str):
                 raise TypeError("question and context must be text")
+            if not isinstance(record["id"], str | int) or isinstance(record["id"], bool):
+                raise TypeError("id must be text or a whole number")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{key}: {spec}, {place}: not in SQuAD's format ({cause(error)})") from None
+        if question.id in places:
+            raise UserError(
+                f"{key}: {spec}, {place}: has the id {shown(question.id)} of an earlier question "
+                f"({places[question.id]}); predictions are kept by it: give each question an id of its own"
+            )
+        places[question.id] = place
         if any(not question.context.startswith(text, start) for text, start in zip(texts, starts, strict=True)):
             misplaced += 1
             continue
@@ -192,6 +201,12 @@ def kept_features(
     except OSError as error:
         log.event("questions_not_kept", folder=str(folder), reason=repr(error.strerror), action="'training goes on'")
         return features(questions, tokenizer, *shape)
+
+
+def digest(sets: list[list[Question]]) -> str:
+    """Of all that is learned from and asked, whatever the model."""
+    content = [[dataclasses.astuple(each) for each in questions] for questions in sets]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _digest(questions: list[Question], tokenizer: Any, shape: tuple[int, int, int]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import mmap
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -235,3 +237,15 @@ def test_all_windows_of_a_micro_batch_are_asked_for_before_the_first_is_waited_f
     asked = {token for name, first, last in calls if name == "ask" for token in range(first, last)}
     assert all(asked >= set(range(first, last)) for name, first, last in calls if name == "read")
     assert all(np.array_equal(row, tokens.read(index * 1010, 1010)) for row, index in zip(inputs, indices, strict=True))
+
+
+def test_the_digest_is_that_of_the_tokens_and_not_of_the_folder(dataset: Path, tmp_path: Path) -> None:
+    first = open_dataset(str(dataset)).digest
+    other = shutil.copytree(dataset, tmp_path / "data")
+    assert first == open_dataset(str(other)).digest != ""
+    index = json.loads((other / "index.json").read_text())
+    for split, change in (("train", {"sha256": "0" * 64}), ("validation", {"sha256": "1" * 64})):
+        changed = json.loads(json.dumps(index))
+        changed["splits"][split]["shards"][0] |= change
+        (other / "index.json").write_text(json.dumps(changed))
+        assert open_dataset(str(other)).digest != first

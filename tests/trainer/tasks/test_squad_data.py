@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import json
 import multiprocessing
 from pathlib import Path
 from typing import Any
@@ -149,3 +150,46 @@ def test_questions_that_cannot_be_read_are_one_line(tmp_path: Path, content: byt
     assert said in str(raised.value)
     assert str(raised.value).startswith(KEY)
     assert "\n" not in str(raised.value)
+
+
+def asked(*ids: Any) -> dict[str, Any]:
+    answers = [{"text": "sea", "answer_start": 4}]
+    questions = [{"id": each, "question": "What?", "answers": answers} for each in ids]
+    return {"data": [{"paragraphs": [{"context": "The sea", "qas": questions}]}]}
+
+
+TWICE = {
+    "one text": asked("a", "b", "a"),
+    "a number and its text": asked(5, "5"),
+    "in two articles": {"data": [*asked("a")["data"], *asked("b", "a")["data"]]},
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_two_questions_with_one_id_are_refused(name: str, tmp_path: Path) -> None:
+    """Predictions are kept by id: the second would replace the first, and both be judged by it."""
+    (tmp_path / "squad.json").write_text(json.dumps(TWICE[name]))
+    with pytest.raises(UserError, match=r"question .*: has the id '[a5]' of an earlier question \(article 1") as raised:
+        squad_data.read_questions("question_answering.validation", str(tmp_path / "squad.json"))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"data": [], "data": []}', "an object holds the key 'data' twice"),
+        ('{"data": [{"paragraphs": [{"context": "a", "context": "b", "qas": []}]}]}', "the key 'context' twice"),
+        (json.dumps(asked(None)), "id must be text or a whole number"),
+        (json.dumps(asked(True)), "id must be text or a whole number"),
+    ],
+)
+def test_keys_that_are_not_unique_or_no_keys_are_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "squad.json").write_text(text)
+    with pytest.raises(UserError, match=said):
+        squad_data.read_questions(KEY, str(tmp_path / "squad.json"))
+
+
+def test_questions_have_a_digest_of_their_own() -> None:
+    other = [dataclasses.replace(QUESTIONS[0], answers=("else",)), *QUESTIONS[1:]]
+    sets = [[QUESTIONS, QUESTIONS], [other, QUESTIONS], [QUESTIONS, other], [QUESTIONS[::-1], QUESTIONS]]
+    assert len({squad_data.digest(each) for each in sets}) == len(sets)
