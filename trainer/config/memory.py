@@ -32,6 +32,7 @@ fsdp, and 31.0 there without the compiler, where this says 32.4 (torch 2.11, 202
 """
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,12 @@ def limit(files: Sequence[str] = LIMITS) -> int | None:
             continue
         return int(text) if text.isdecimal() and int(text) < 1 << 60 else None  # cgroups 1: huge if unlimited
     return None
+
+
+def machine() -> int:
+    """Bytes of memory that this process may use: the container's limit, or what the machine has."""
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(there, limit() or there)
 
 
 @dataclass(frozen=True)

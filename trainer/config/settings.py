@@ -42,10 +42,12 @@ Place = Annotated[str, AfterValidator(expanded)]
 Preset = Annotated[str, AfterValidator(_preset)]
 Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)]
 """On or off, or chosen by the hardware."""
-Size = Annotated[int, BeforeValidator(_size), Field(ge=0)]
+MOST = 2**31 - 1
+"""A number above it is a typing error, and would fill the memory or overflow where it is used."""
+Size = Annotated[int, BeforeValidator(_size), Field(ge=0, le=MOST)]
 """A number; 0 or auto: chosen by the hardware."""
-Natural = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(gt=0)]
+Natural = Annotated[int, Field(ge=0, le=MOST)]
+Positive = Annotated[int, Field(gt=0, le=MOST)]
 From0 = Annotated[float, Field(ge=0)]
 Above0 = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -89,7 +91,7 @@ class Model(Settings):
 class Adapter(Settings):
     kind: Literal["none", "lora"] = "none"
     """none | lora: train the whole model, or small matrices beside its frozen layers (LoRA, arXiv 2106.09685)."""
-    rank: Positive = 16
+    rank: Annotated[Positive, Field(le=65_536)] = 16
     """The rank of the adapter's matrices."""
     alpha: Annotated[Above0, Effect("the adapter has another part in the model from here on")] = 32.0
     """The product of the adapter's matrices is scaled by alpha / rank."""
@@ -109,7 +111,7 @@ class Data(Settings):
 class Run(Settings):
     directory: Annotated[Place, NO_MATHEMATICS] = ""
     """Folder for checkpoints, metrics and DONE, on storage that every worker mounts. Required."""
-    seed: Annotated[Natural, Effect(_ORDER)] = 1337
+    seed: Annotated[int, Field(ge=0, lt=2**63), Effect(_ORDER)] = 1337
     """Determines the initial weights and the order of the data."""
     collective_timeout_seconds: Annotated[Positive, NO_MATHEMATICS] = 120
     """How long a worker waits for its peers in one collective before it considers them lost."""

@@ -12,6 +12,7 @@ held in the type of the products; the adapter stays fp32. A checkpoint's model/ 
 import functools
 import hashlib
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from trainer.config.schema import Config
 from trainer.config.values import shown, typed
 from trainer.contract import FETCHED
 from trainer.errors import UserError, one_line
-from trainer.files import read_json, require_regular, write_json
+from trainer.files import CONFIGS, LARGEST_CONFIG, read_json, require_regular, write_json
+from trainer.models import capacity
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -56,11 +58,16 @@ class Adapter:
         source = net.name_or_path
         found = str(Path(source).resolve()) if Path(source).is_dir() else source
         self._base = {"model": found, "fingerprint": fingerprint(net)}
+        targets = _targets(net, settings.targets)
+        kind = type(net).__name__
+        capacity.require_room(
+            f"adapter.rank: {settings.rank}", f"the adapter of {kind}", _size(net, targets, settings.rank)
+        )
         self._config = LoraConfig(
             r=settings.rank,
             lora_alpha=settings.alpha,  # pyrefly: ignore[bad-argument-type]  # a factor; peft says int
             lora_dropout=settings.dropout,
-            target_modules=_targets(net, settings.targets),
+            target_modules=targets,
             fan_in_fan_out=any(isinstance(module, Conv1D) for module in net.modules()),
             task_type="CAUSAL_LM",
         )
@@ -152,17 +159,68 @@ def merge(net: Any, folder: Path) -> Any:
             "with --base"
         )
     try:
-        # Not peft's from_pretrained: without safetensors it opens adapter_model.bin, a pickle.
-        wrapped: Any = get_peft_model(net, settings)
-        left = set_peft_model_state_dict(wrapped, load_file(folder / WEIGHTS))
-        if lost := [*left.unexpected_keys, *(name for name in left.missing_keys if "lora_" in name)]:
-            raise ValueError(f"{len(lost)} tensors have no counterpart, such as {lost[0]}")
-        whole = wrapped.merge_and_unload()
+        with warnings.catch_warnings(action="ignore"):  # peft's advice to untie, which follows
+            # Not peft's from_pretrained: without safetensors it opens adapter_model.bin, a pickle.
+            wrapped: Any = get_peft_model(net, settings)
+            left = set_peft_model_state_dict(wrapped, load_file(folder / WEIGHTS))
+            if lost := [*left.unexpected_keys, *_missing(wrapped, left.missing_keys)]:
+                raise ValueError(f"{len(lost)} tensors have no counterpart, such as {lost[0]}")
+            whole = _merged(wrapped.eval(), settings)
         if (folder / GENERATION).is_file():
             whole.generation_config = GenerationConfig.from_pretrained(folder)
         return whole
     except Exception as error:  # the libraries below raise a dozen kinds
         raise UserError(f"{folder}: no adapter of {type(net).__name__} ({one_line(error)})") from None
+
+
+OWN = ("lora_", "modules_to_save", "trainable_tokens_delta")
+"""Parts of the names of the tensors that peft adds to a model."""
+PROBED, NOISE = 16, 1e-4
+"""Tokens on which a merged model is compared with its adapter, and the largest relative difference of a token's logits
+in fp32: rounding makes 1e-6, a merge that is wrong 0.01 and more."""
+
+
+def _missing(wrapped: Any, names: list[str]) -> list[str]:
+    """The tensors that peft added and its file lacks; those of tied ends are there under one of their names."""
+    places = {name: value.data_ptr() for name, value in wrapped.state_dict().items()}
+    there = {place for name, place in places.items() if name not in names}
+    return [name for name in names if any(part in name for part in OWN) and places[name] not in there]
+
+
+@torch.no_grad()
+def _merged(wrapped: Any, settings: Any) -> Any:
+    """Merge the adapter of a peft model. Raises ValueError if the result computes other logits.
+
+    An adapter beside one end of a tied pair (embedding and head) belongs to that end alone: the pair is untied first,
+    and tied again where both ends are still equal.
+    """
+    net = wrapped.get_base_model()
+    rows = net.get_input_embeddings().weight.shape[0]
+    chosen = settings.trainable_token_indices or []
+    chosen = [one for part in chosen.values() for one in part] if isinstance(chosen, dict) else chosen
+    tokens = [*chosen[: PROBED // 2], *range(0, rows, max(1, rows // PROBED))][:PROBED]
+    probe = torch.tensor([tokens], device=net.device)
+    expected = wrapped(input_ids=probe)[0][0]  # logits, but for a model of another kind
+    pairs = dict(getattr(net, "all_tied_weights_keys", {}))
+    held = set[int]()
+    for part in wrapped.modules():
+        for name, value in list(part._parameters.items()):
+            if value is not None and id(value) in held:
+                setattr(part, name, nn.Parameter(value.clone(), value.requires_grad))
+            held.add(id(value))
+    whole = wrapped.merge_and_unload()
+    if not all(torch.equal(whole.get_parameter(one), whole.get_parameter(other)) for one, other in pairs.items()):
+        for config in (whole.config, whole.config.get_text_config()):
+            config.tie_word_embeddings = False
+    elif pairs:
+        whole.config.tie_word_embeddings = True  # peft may have taken it away
+    whole.tie_weights()
+    whole.all_tied_weights_keys = whole.get_expanded_tied_weights_keys(all_submodels=True)
+    found = whole(input_ids=probe)[0][0]
+    apart = ((found - expected).norm(dim=-1) / expected.norm(dim=-1).clamp(min=1e-6)).median()
+    if not apart <= NOISE:
+        raise ValueError(f"merged, its logits differ by {float(apart):.2g} of their size; use it with peft, unmerged")
+    return whole
 
 
 USED = {"peft_type", "r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "fan_in_fan_out", "bias"}
@@ -180,7 +238,7 @@ def _settings(folder: Path) -> Any:
 
     for name in FILES:
         if os.path.lexists(folder / name):
-            require_regular(folder / name, folder)
+            require_regular(folder / name, folder, LARGEST_CONFIG if name in CONFIGS else None)
     found, plain = read_json(folder / CONFIG) or {}, vars(LoraConfig())
     if found.get("peft_type") != "LORA":
         raise UserError(f"{folder}: is an adapter of type {shown(found.get('peft_type'))}; only LORA is read")
@@ -296,6 +354,14 @@ def _published(source: str) -> str:
 def is_text_alone(net: Any) -> bool:
     """Whether a model is a text decoder and its head only, without parts such as a vision encoder."""
     return net.config.get_text_config() is net.config
+
+
+def _size(net: Any, targets: list[str], rank: int) -> int:
+    """How many numbers an adapter has."""
+    named = [
+        part for name, part in net.named_modules() if any(name == each or name.endswith(f".{each}") for each in targets)
+    ]
+    return rank * sum(sum(part.weight.shape) for part in named)
 
 
 def _targets(net: Any, wanted: str) -> list[str]:

@@ -15,9 +15,10 @@ import torch
 from accelerate.utils import other as accelerates
 from torch import nn
 
+from trainer.config import memory
 from trainer.config.presets import PRESETS
 from trainer.errors import UserError, advice, one_line
-from trainer.models import adapters, origin
+from trainer.models import adapters, capacity, checks, origin
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
@@ -49,6 +50,7 @@ def build(preset: str, vocabulary: int, end_of_text: int, seed: int) -> GPT2LMHe
     projections of each layer into the residual stream, whose sum would otherwise grow with the depth.
     """
     size = PRESETS[preset]
+    capacity.require_room("model.preset", preset, memory.of_preset(preset, vocabulary).parameters)
     config = GPT2Config(
         vocab_size=vocabulary,
         n_positions=size.positions,
@@ -71,8 +73,7 @@ def from_config(file: str, vocabulary: int, end_of_text: int, length: int, seed:
     config = _config("model.config", file, file)
     _check("model.config", file, config, vocabulary, length)
     config.update({"bos_token_id": end_of_text, "eos_token_id": end_of_text, "pad_token_id": None})
-    torch.manual_seed(seed)
-    return _fresh(config)
+    return _fresh("model.config", file, config, seed)
 
 
 def load(
@@ -90,6 +91,7 @@ def load(
         )
     config = _config("model.name", name, source)
     _check("model.name", name, config, vocabulary, length)
+    capacity.require_room("model.name", name, origin.weights(Path(source)), 4 if dtype == torch.float32 else 1)
     try:
         if tokenizer is not None:
             _same_words(name, source, tokenizer)
@@ -122,7 +124,7 @@ def load(
 
 def shaped_as(folder: Path) -> "PreTrainedModel":
     """The model that a checkpoint's config.json describes; the resume loads its weights."""
-    net = _fresh(_config("run.directory", str(folder), str(folder)))
+    net = _fresh("run.directory", str(folder), _config("run.directory", str(folder), str(folder)))
     if (folder / GENERATION_CONFIG_NAME).is_file():
         net.generation_config = GenerationConfig.from_pretrained(folder)
     freeze_beside_text(net)
@@ -151,17 +153,17 @@ def save(net: Any, weights: Mapping[str, torch.Tensor], folder: Path, **options:
 
 
 def module(
-    net: Any, checkpointing: bool = False, packed: bool = False, divided: bool = False
+    net: Any, checkpointing: bool = False, packed: bool = False, divided: bool = False, key: str = "model.name"
 ) -> LanguageModel | CausalModel:
     """The fastest training module for `net`.
 
     packed: several texts share a row, told apart by their positions. divided: a layer has its weights only while it is
-    called (FSDP), and LanguageModel reads them without a call. Raises UserError if the model cannot recompute its
-    layers, or cannot keep packed texts apart.
+    called (FSDP), and LanguageModel reads them without a call. key: the setting that names the model.
+    Raises UserError if the model cannot recompute its layers, or cannot keep packed texts apart.
     """
-    if packed and _mixes_texts(net):
+    if packed and checks.mixes_texts(key, net):
         raise UserError(
-            f"model.name: a {net.config.model_type} model attends across packed conversations; name one that honours "
+            f"{key}: a {net.config.model_type} model attends across packed conversations; name one that honours "
             "position_ids, such as a Llama, Qwen, Mistral, Gemma, GPT-NeoX or GPT-2"
         )
     plain = not packed and not divided and not adapters.is_adapted(net)
@@ -175,17 +177,6 @@ def module(
             )
         net.activation_checkpointing_enable({"use_reentrant": False})
     return CausalModel(net)
-
-
-@torch.no_grad()
-def _mixes_texts(net: Any) -> bool:
-    """Whether a packed text depends on the text before it: relative difference 0.01 or more if so, else rounding."""
-    training = net.training
-    row = torch.tensor([[1, 2, 3, 4], [5, 6, 3, 4]], device=net.device)
-    position = torch.tensor([[0, 1, 0, 1]] * 2, device=net.device)
-    hidden = net.eval().base_model(input_ids=row, position_ids=position, use_cache=False).last_hidden_state.float()
-    net.train(training)
-    return bool((hidden[0, 2:] - hidden[1, 2:]).norm() > 1e-3 * hidden[0, 2:].norm())
 
 
 def positions(config: "PreTrainedConfig") -> int | None:
@@ -214,7 +205,11 @@ def flops_per_token(net: Any, length: int, backward: bool = True) -> float:
     return (products + 12.0 * shape.num_hidden_layers * width * length) / (1 if backward else 3)
 
 
-def _fresh(config: Any) -> Any:
+def _fresh(key: str, name: str, config: Any, seed: int | None = None) -> Any:
+    """Raises UserError if this machine cannot hold it, or there is no such model."""
+    capacity.require_room(key, name, capacity.parameters(key, name, config))
+    if seed is not None:
+        torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
 
 

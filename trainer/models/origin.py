@@ -24,7 +24,7 @@ from trainer.config import memory
 from trainer.config.paths import folder, place
 from trainer.contract import METRICS
 from trainer.errors import UserError, advice, one_line
-from trainer.files import DESCRIPTION, list_names, read_json, require_regular
+from trainer.files import CONFIGS, DESCRIPTION, LARGEST_CONFIG, list_names, read_json, require_regular
 from trainer.models import adapters
 
 
@@ -170,7 +170,7 @@ def _check_files(model: str) -> None:
     if folder.is_dir():
         for path in sorted(folder.iterdir()):
             if path.suffix in (*DESCRIPTION, ".safetensors"):
-                require_regular(path, folder)
+                require_regular(path, folder, LARGEST_CONFIG if path.name in CONFIGS else None)
         for path in filter(Path.is_file, weight_files(folder)):
             try:
                 safe_open(path, "pt").__enter__().__exit__(None, None, None)
@@ -179,12 +179,15 @@ def _check_files(model: str) -> None:
                     f"{path}: is damaged or cut short ({one_line(error)}); fetch or copy it again"
                 ) from None
     elif folder.exists():
-        require_regular(folder)
+        require_regular(folder, largest=LARGEST_CONFIG)
     else:
         quiet = ("gated_repo", "missing_entries", "connection_errors")
         quiet = {f"_raise_exceptions_for_{what}": False for what in quiet}
         if found := cached_file(model, INDEX, **quiet):
             indexed(read_json(Path(found)) or {}, model)
+        for name in CONFIGS:
+            if found := cached_file(model, name, **quiet):
+                require_regular(Path(found), largest=LARGEST_CONFIG)
         if not cached_file(model, adapters.CONFIG, **quiet):
             return
     if adapters.is_folder(model) or not folder.exists():

@@ -48,6 +48,8 @@ def build(config: Config) -> Work:
         flops_per_token=networks.flops_per_token(model.net, config.sequence_length),
         save_model=model.save,
         load_model=model.load,
+        data=dataset.digest,
+        check=model.check,
         weight=batches.weight,
         sample=(lambda: sample(model.net, held_out, tokenizer, tokens, config.run.seed)) if tokens else None,
         validation_figures=validation.figures,

@@ -18,7 +18,7 @@ from trainer.data.text_size import TextSize, bits_per_byte
 from trainer.data.tokenizer import save_tokenizer
 from trainer.errors import UserError
 from trainer.files import read_json
-from trainer.models import adapters, capacity, networks
+from trainer.models import adapters, capacity, checks, networks
 from trainer.models.causal import IGNORED
 from trainer.models.generation import continuations
 from trainer.models.gpt2 import LanguageModel
@@ -41,6 +41,7 @@ class Model:
     micro_batch: int
     save: Callable[[Weights, Path], None]
     load: Callable[[Path], None]
+    check: Callable[[torch.dtype], None]
 
 
 def build_model(config: Config, dataset: Dataset, packed: bool = False) -> Model:
@@ -48,7 +49,8 @@ def build_model(config: Config, dataset: Dataset, packed: bool = False) -> Model
     tokenizer = dataset.directory / "tokenizer.json"
     net = network(config, dataset, tokenizer)
     adapter = adapters.Adapter(net, config) if config.adapter.kind != "none" else None
-    module = networks.module(net, config.model.checkpointing, packed, divided=config.engine.name == "fsdp")
+    key = "model.config" if config.model.config else "model.name"
+    module = networks.module(net, config.model.checkpointing, packed, config.engine.name == "fsdp", key)
     known = config.task in ("language_model", "finetune")  # and no teacher beside it
     size = capacity.micro_batch(config, net.config.get_text_config() if known else None)
 
@@ -66,7 +68,7 @@ def build_model(config: Config, dataset: Dataset, packed: bool = False) -> Model
         else:
             load_weights(folder.parent, net)
 
-    return Model(net, module, size, save_model, load_model)
+    return Model(net, module, size, save_model, load_model, functools.partial(checks.check, key, module))
 
 
 #: Tokens of the validation text that are the sample's prompt where none is given.
@@ -114,6 +116,8 @@ def build(config: Config) -> Work:
         flops_per_token=networks.flops_per_token(net, config.sequence_length),
         save_model=model.save,
         load_model=model.load,
+        data=dataset.digest,
+        check=model.check,
         expected_loss=None if config.model.name else math.log(net.config.get_text_config().vocab_size),
         sample=sample if config.evaluation.sample_tokens > 0 else None,
         validation_figures=validation.figures,

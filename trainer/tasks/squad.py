@@ -92,6 +92,7 @@ def build(config: Config) -> Work:
         flops_per_token=networks.flops_per_token(net, config.sequence_length),
         save_model=save_model,
         load_model=load_model,
+        data=squad_data.digest([learn, asked]),
         results=results,
         validation_figures=lambda: validation.figures,
     )

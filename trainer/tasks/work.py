@@ -82,6 +82,11 @@ class Work:
     host memory: it must not touch `net`."""
     load_model: Callable[[Path], None]
     """Reads the weights of such a folder into `net`. Raises UserError when they are those of another model."""
+    data: str = ""
+    """Digest of the training and validation data, which may change under the same path; empty if not known."""
+    check: Callable[[torch.dtype], None] = lambda dtype: None
+    """Called with the type of the products once module is on its device, before an engine wraps it. Raises UserError if
+    module would learn something else than the model's own loss."""
     weight: Callable[[int], float] = lambda step: 1.0
     """items_per_step divided by the items of the given step, where steps differ (answers have different lengths)."""
     expected_loss: float | None = None

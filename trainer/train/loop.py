@@ -87,13 +87,14 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
         hold_frozen(work.net, precision.TYPES[name])
         if config.engine.name != "fsdp":  # FSDP moves the module to the device part by part
             work.module.to(world.device)
+        world.together(lambda: work.check(precision.TYPES[name]))
         if compiling:
             work.module.compile()
         loop = Loop(work, config, run, world, precision.TYPES[name], reporter)
         if found is not None:
-            world.together(lambda: resume.load(found, loop.engine, loop.progress, config, world.first))
+            world.together(lambda: resume.load(found, loop.engine, loop.progress, config, work.data, world.first))
             loop.step, loop.figures = found.step, dict(found.figures)
-        reporter.start(loop.step, loop.figures)
+        reporter.start(loop.step, loop.figures, work.data)
         if compiling:
             reporter.status(state="compiling")
             world.together(lambda: compiled.prepare(work, loop.engine, run, world, loop.dtype, loop.step))
@@ -248,7 +249,7 @@ class Loop:
             state = self.engine.state()
             check_weights(state.weights, self.step, self.world)
             if self.world.first:
-                small = {**state.small, **self.progress.state()}
+                small = {**state.small, **self.progress.state(), resume.DATA: self.work.data}
                 self.saver.save(self.step, Snapshot(state.weights, state.optimizer, small, self.figures, state.owned))
             if not self.config.checkpoint.asynchronous:
                 self.idle()
@@ -288,7 +289,7 @@ class Loop:
             return ""
         try:
             self.saver.wait()
-            done = {"step": self.step, **self.figures, "checkpoint": str(path)}
+            done = {"step": self.step, **self.figures, "checkpoint": str(path), resume.DATA: self.work.data}
             done |= {"adapter_of": self.config.model.name} if self.config.adapter.kind != "none" else {}
             # With divided weights each token would need all workers: sample the checkpoint with trainer.sample.
             done["sample"] = self.work.sample() if self.work.sample is not None and not self.engine.divided else ""

@@ -199,9 +199,9 @@ class Reporter:
             self._status[key] = None
         self._status["writer"] = self._found.get("writer")
 
-    def start(self, step: int, figures: dict[str, Any]) -> None:
+    def start(self, step: int, figures: dict[str, Any], data: str = "") -> None:
         """Resume at `step`: cut off later lines of an interrupted attempt, so no step appears twice."""
-        self._status |= {"step": step, "checkpoint": step or None, **figures}
+        self._status |= {"step": step, "checkpoint": step or None, "data": data, **figures}
         if not self._first:
             return
         # Name the new writer in status.json before cutting lines: see _flush.

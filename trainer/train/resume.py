@@ -27,6 +27,15 @@ EFFECTS = {key: effect.text for key, effect in effects_of(Config).items() if eff
 """What the change of a setting does to a run in progress, for the settings where something is said."""
 
 
+DATA = "data"
+"""The data set's digest in a checkpoint's state, status.json and DONE. A run's name is made of its settings, before the
+data exist, so it does not tell data apart that are prepared anew in the same folder."""
+OTHER_DATA = (
+    "the data were prepared anew in the same place: order, epochs and validation losses mean another text from here "
+    "on; prepare other data in a folder of their own, and train them in another run.directory"
+)
+
+
 def find(run: Path, world: World, config: Config) -> Checkpoint | None:
     """The newest checkpoint that verifies, the same on every worker.
 
@@ -61,14 +70,19 @@ def find(run: Path, world: World, config: Config) -> Checkpoint | None:
     return None
 
 
-def load(found: Checkpoint, engine: Engine, progress: Progress, config: Config, first: bool) -> None:
-    """Restore optimizer and progress of a checkpoint whose weights are already in the net; log changed settings."""
+def load(found: Checkpoint, engine: Engine, progress: Progress, config: Config, data: str, first: bool) -> None:
+    """Restore optimizer and progress of a checkpoint whose weights are already in the net; log what has changed.
+
+    data: the digest of the data set.
+    """
     engine.load(load_optimizer(found.path), found.state)
     progress.load(found.state, found.step)
     if first:
         log.event("resume", step=found.step, checkpoint=found.path)
         for key, before, now in changes(found.path / CONFIGURATION, config):
             log.event("config_changed", key=key, before=before, now=now, effect=repr(EFFECTS[key]))
+        if data and (before := found.state.get(DATA, data)) != data:
+            log.event("config_changed", key=DATA, before=str(before)[:12], now=data[:12], effect=repr(OTHER_DATA))
 
 
 def load_weights(found: Checkpoint, work: Work, config: Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from trainer.config.memory import kept_by_layer, limit, of_document, of_preset, 
 from trainer.config.presets import PRESETS
 from trainer.data.batches import Tokens
 from trainer.errors import UserError
-from trainer.models import attention, capacity, networks, origin
+from trainer.models import adapters, attention, capacity, networks, origin
 from trainer.models.causal import CausalModel
 from trainer.models.gpt2 import LanguageModel
 from trainer.parallel import communication
@@ -256,3 +257,73 @@ def test_a_model_that_its_container_cannot_hold_is_refused_before_it_is_read(
     monkeypatch.setattr(origin.memory, "limit", lambda: 4 * size - 1)
     with pytest.raises(UserError, match="and this container may use"):
         origin.load(origin.from_name(str(tmp_path), "--model"))
+
+
+LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
+LLAMA |= {"num_key_value_heads": 4, "num_hidden_layers": 2, "vocab_size": 500, "architectures": ["LlamaForCausalLM"]}
+GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 500}
+HUGE = "numbers, which take .* GiB; this machine or its container has .*; give a smaller one"
+ABSENT = "describes no .* model that can be built"
+SIZES: dict[str, tuple[dict[str, Any], str]] = {
+    "deep llama": (LLAMA | {"num_hidden_layers": 10_000_000}, "num_hidden_layers is 10,000,000; at most 2,000"),
+    "deep gpt2": (GPT2 | {"n_layer": 10_000_000}, "n_layer is 10,000,000; at most 2,000 can be built"),
+    "wide": (LLAMA | {"hidden_size": 1 << 22}, HUGE),
+    "wide in the middle": (LLAMA | {"intermediate_size": 1 << 40}, HUGE),
+    "many words": (LLAMA | {"vocab_size": 1 << 40}, HUGE),
+    "many positions": (GPT2 | {"n_positions": 1 << 40}, HUGE),
+    "many experts": (LLAMA | {"model_type": "mixtral", "num_local_experts": 10**7}, "num_local_experts is 10,000,000"),
+    "large experts": (
+        LLAMA | {"model_type": "mixtral", "num_local_experts": 64, "intermediate_size": 1 << 34},
+        HUGE,
+    ),
+    "beyond 64 bits": (LLAMA | {"hidden_size": 1 << 40}, ABSENT),
+    "beyond 128 bits": (LLAMA | {"vocab_size": 1 << 130}, ABSENT),
+    "heads that do not divide": (GPT2 | {"n_head": 5}, ABSENT),
+    "no width": (LLAMA | {"hidden_size": 0}, ABSENT),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_that_nothing_can_hold_is_refused_before_anything_is_built(name: str, tmp_path: Path) -> None:
+    document, expected = SIZES[name]
+    (tmp_path / "config.json").write_text(json.dumps(document | {"architectures": None}))
+    with pytest.raises(UserError, match=f"^model.config: {tmp_path}/config.json.*{expected}") as raised:
+        networks.from_config(str(tmp_path / "config.json"), 500, 0, 8, 1)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_what_the_machine_can_just_hold_is_built(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    size = sum(value.numel() for value in networks.from_config(str(tmp_path), 500, 0, 8, 1).parameters())
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(workers))
+    for build, numbers in (
+        (lambda: networks.from_config(str(tmp_path), 500, 0, 8, 1), size),
+        (lambda: networks.build("tiny", 500, 0, 1), of_preset("tiny", 500).parameters),
+    ):
+        monkeypatch.setattr(capacity.memory, "limit", lambda room=numbers * workers * 4 + 1000: room)
+        assert build() is not None
+        monkeypatch.setattr(capacity.memory, "limit", lambda room=numbers * workers * 4 - 1000: room)
+        with pytest.raises(UserError, match="numbers, which take"):
+            build()
+
+
+@pytest.mark.parametrize(
+    ("rank", "expected"), [(1 << 31, "adapter.rank: "), (65_536, "adapter.rank: 65536: the adapt")]
+)
+def test_a_rank_that_nothing_can_hold_is_refused(
+    rank: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    net = networks.from_config(str(tmp_path), 500, 0, 8, 1)
+    monkeypatch.setattr(capacity.memory, "limit", lambda: 100 << 20)
+    with pytest.raises(UserError, match=expected):
+        adapters.Adapter(net, toy.configuration(model__name="x", adapter__kind="lora", adapter__rank=rank))
+
+
+@pytest.mark.parametrize(
+    "key", ["adapter.rank", "tokens_per_step", "micro_batch", "run.seed", "steps", "checkpoint.keep", "metrics.every"]
+)
+def test_no_number_of_a_training_is_without_a_limit(key: str) -> None:
+    with pytest.raises(UserError, match=f"{key}: 1{'0' * 30}"):
+        config.load([*NEEDED, "model.name=gpt2", "adapter.kind=lora", f"{key}=1{'0' * 30}"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -265,3 +266,28 @@ def test_a_model_that_brings_an_adapter_is_refused(opener: str, folder: Path) ->
 def test_a_hub_folder_with_a_manifest_of_its_own_is_no_checkpoint(folder: Path) -> None:
     (folder / "manifest.json").write_text("{}")
     assert origin.from_name(str(folder), "--model").model == str(folder)
+
+
+@opened
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_a_configuration_of_many_megabytes_is_refused(
+    opener: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers takes 25 bytes of memory for each of its bytes."""
+    found = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps(found | {"more": "x" * 3_900_000}))
+    assert OPENERS[opener](folder) is not None
+    (folder / name).write_text(json.dumps(found | {"more": "x" * 4_100_000}))
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda *_, **__: pytest.fail("it was read"))
+    assert re.search(rf"{name}: has 4,1\d\d,\d\d\d bytes, and at most 4,000,000 are read", refusal(opener, folder))
+    if name == "config.json":
+        with pytest.raises(UserError, match=r"model.config: .*at most 4,000,000 are read"):
+            networks.from_config(str(folder / name), 256, 0, 8, 1)
+
+
+def test_an_adapters_configuration_of_many_megabytes_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "adapter").mkdir()
+    shutil.copy(folder / "model.safetensors", tmp_path / "adapter" / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "base_model_name_or_path": str(folder), "more": "x" * 4_100_000}
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(settings))
+    assert "bytes, and at most 4,000,000 are read" in refusal("sample", tmp_path / "adapter")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 import torch
 
 from tests.trainer import toy
+from trainer.checkpoint.format import newest_checkpoint
 from trainer.config import schema as config
 from trainer.errors import Stopped, TrainingError
 from trainer.parallel.engine import Outcome
@@ -103,7 +106,7 @@ class Overflow(toy.Batches):
 def test_a_skipped_step_does_not_advance_the_learning_rate(tmp_path: Path) -> None:
     changes = {"optimizer__warmup_steps": 5, "optimizer__learning_rate": 0.5, "metrics__every": 1}
     work: Any = dataclasses.replace(toy.work(), batches=Overflow())
-    reporter: Any = None
+    reporter: Any = SimpleNamespace()
     loop: Any = Loop(work, toy.configuration(**changes), tmp_path, toy.place(), torch.float32, reporter)
     rates: list[float] = []
     loop.report = lambda loss, rate, *_: rates.append(rate)
@@ -126,7 +129,7 @@ class Noisy(toy.Net):
 
 
 def test_what_any_model_draws_depends_on_the_step_and_not_on_a_resume(tmp_path: Path) -> None:
-    reporter: Any = None
+    reporter: Any = SimpleNamespace()
     drawn = []
     for first in (0, 2):
         net: Any = Noisy()
@@ -212,3 +215,24 @@ def test_what_changes_the_windows_of_questions_is_told(tmp_path: Path) -> None:
 
 def test_every_setting_that_is_said_to_matter_exists() -> None:
     assert not set(resume.EFFECTS) - set(config.flat(config.Config()))
+
+
+def trained(run: Path, steps: int, data: str) -> str:
+    work: Any = dataclasses.replace(toy.work(), validation=Validation(False), data=data)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        train(work, toy.configuration(steps=steps, run__directory=run), run, toy.place())
+    return said.getvalue()
+
+
+def test_data_that_were_prepared_anew_in_the_same_place_are_told(tmp_path: Path) -> None:
+    """The path is the same, so no setting has changed."""
+    said = []
+    for steps, data in ((2, "a" * 64), (4, "a" * 64), (6, "b" * 64), (8, "")):
+        output = toy.apart(trained, tmp_path, steps, data)
+        said.append([line for line in output.splitlines() if "key=data" in line])
+        found = newest_checkpoint(tmp_path)
+        assert found is not None
+        kept = [json.loads((tmp_path / name).read_text())["data"] for name in ("status.json", "DONE")]
+        assert [found.state["data"], *kept] == [data] * 3
+    assert [len(lines) for lines in said] == [0, 0, 1, 0]
+    assert f"key=data before={'a' * 12} now={'b' * 12} effect='the data were prepared anew" in said[2][0]

@@ -1,0 +1,98 @@
+"""What a causal model learns is what its own code computes; a model that sees later tokens is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from tests.trainer import toy
+from tests.trainer.conftest import Workers
+from tests.trainer.models.test_causal import FAMILIES, GROUPED, SMALL, network
+from trainer.data.batches import open_dataset
+from trainer.errors import UserError
+from trainer.models import networks
+from trainer.tasks import pretrain
+
+EXPERTS = GROUPED | {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+SOUND: dict[str, tuple[str, dict[str, Any]]] = {
+    "mixtral": ("mixtral", EXPERTS),
+    "olmoe": ("olmoe", EXPERTS),
+    "a balancing loss of weight 0": ("mixtral", EXPERTS | {"output_router_logits": True, "router_aux_loss_coef": 0.0}),
+    "cohere": ("cohere", GROUPED),
+    "granite": ("granite", GROUPED | {"logits_scaling": 4.0}),
+    "mamba": ("mamba", {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 500}),
+    "bert, a decoder": ("bert", SMALL | {"is_decoder": True}),
+}
+BALANCED = "adds a loss that balances the experts of this .* set output_router_logits to false"
+LATER = "sees later tokens: its logits before a changed token differ by .* of their size; name a causal"
+UNSOUND: dict[str, tuple[str, dict[str, Any], str]] = {
+    "mixtral with a balancing loss": ("mixtral", EXPERTS | {"output_router_logits": True}, BALANCED),
+    "olmoe with a balancing loss": ("olmoe", EXPERTS | {"output_router_logits": True}, BALANCED),
+    "qwen2_moe with a balancing loss": (
+        "qwen2_moe",
+        EXPERTS | {"output_router_logits": True, "shared_expert_intermediate_size": 16},
+        BALANCED,
+    ),
+    "a faint balancing loss": (
+        "mixtral",
+        EXPERTS | {"output_router_logits": True, "router_aux_loss_coef": 1e-9},
+        BALANCED,
+    ),
+    "bert": ("bert", SMALL, LATER),
+    "electra": ("electra", SMALL | {"embedding_size": 32}, LATER),
+    "ernie": ("ernie", SMALL, LATER),
+    "gemma3 both ways": ("gemma3_text", GROUPED | {"use_bidirectional_attention": True}, LATER),
+    "roberta": ("roberta", SMALL | {"is_decoder": True}, r"this roberta model cannot compute a text \("),
+}
+
+
+def built(kind: str, shape: dict[str, Any], dataset: Path, folder: Path) -> Any:
+    AutoConfig.for_model(kind, **shape).to_json_file(folder / "config.json")
+    config = toy.configuration(
+        model__config=folder / "config.json", data__directory=dataset, run__directory=folder / "run", sequence_length=32
+    )
+    return pretrain.build_model(config, open_dataset(str(dataset)))
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_model_passes_and_nothing_of_it_changes(name: str, dataset: Path, tmp_path: Path) -> None:
+    model = built(*SOUND[name], dataset, tmp_path)
+    before = {key: value.clone() for key, value in model.module.state_dict().items()}
+    random, modes = torch.get_rng_state(), [part.training for part in model.module.modules()]
+    model.check(torch.float32)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert [part.training for part in model.module.modules()] == modes
+    assert all(torch.equal(value, before[key]) for key, value in model.module.state_dict().items())
+    assert all(value.grad is None for value in model.module.parameters())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_family_passes_with_large_weights_and_in_half_precision(family: str, dtype: torch.dtype) -> None:
+    from trainer.models import checks
+
+    module = networks.module(network(family).to(dtype))
+    checks.check("model.name", module, dtype)
+
+
+@pytest.mark.parametrize("name", UNSOUND)
+def test_a_model_that_learns_something_else_is_refused_in_one_line(name: str, dataset: Path, tmp_path: Path) -> None:
+    kind, shape, expected = UNSOUND[name]
+    with pytest.raises(UserError, match=f"^model.config: .*{expected}") as raised:
+        built(kind, shape, dataset, tmp_path).check(torch.float32)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_run_ends_before_its_first_step(
+    start_workers: Callable[[int, list[str]], Workers], settings: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    AutoConfig.for_model("bert", **SMALL).to_json_file(tmp_path / "bert.json")
+    workers = start_workers(2, settings(tmp_path / "run", model__config=tmp_path / "bert.json"))
+    assert workers.wait() == [42, 42]
+    assert "model.config: this bert model sees later tokens" in workers.output
+    assert "Traceback" not in workers.output
