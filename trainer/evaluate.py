@@ -19,6 +19,7 @@ from torch import nn
 from trainer import log, tasks
 from trainer.config import schema
 from trainer.config.paths import folder
+from trainer.config.settings import MOST
 from trainer.data.batches import open_dataset
 from trainer.errors import UserError, usage
 from trainer.export import evaluations
@@ -187,7 +188,7 @@ def _of_checkpoint(source: origin.Source, path: Path, options: argparse.Namespac
     if options.data is not None:
         arguments.append(f"data.directory={options.data}")
     if options.batches is not None:
-        arguments.append(f"evaluation.batches={options.batches or sys.maxsize}")
+        arguments.append(f"evaluation.batches={options.batches or MOST}")
     if options.sequence_length is not None:
         raise UserError("--sequence-length belongs to --model; a run is evaluated as it was trained")
     settings = schema.load(arguments)
@@ -214,7 +215,7 @@ def _of_model(source: origin.Source, options: argparse.Namespace) -> Parts:
         allowed = f"number from 1 to {most}, the positions of the model" if most else "positive number"
         raise UserError(f"--sequence-length {length}: give a {allowed}")
     settings = schema.Config(precision="fp32")
-    batches = settings.evaluation.batches if options.batches is None else options.batches or sys.maxsize
+    batches = settings.evaluation.batches if options.batches is None else options.batches or MOST
     tokenizer = dataset.directory / "tokenizer.json"
     validation = Validation(dataset.validation, length, capacity.UNIT, batches, tokenizer=tokenizer)
     return networks.module(net), validation, settings, validation.figures
