@@ -177,8 +177,11 @@ def test_two_questions_with_one_id_are_refused(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"data": [], "data": []}', "an object holds the key 'data' twice"),
-        ('{"data": [{"paragraphs": [{"context": "a", "context": "b", "qas": []}]}]}', "the key 'context' twice"),
+        ('{"data": [], "data": []}', "has data twice in one object"),
+        (
+            '{"data": [{"paragraphs": [{"context": "a", "context": "b", "qas": []}]}]}',
+            "has context twice in one object",
+        ),
         (json.dumps(asked(None)), "id must be text or a whole number"),
         (json.dumps(asked(True)), "id must be text or a whole number"),
     ],
