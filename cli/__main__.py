@@ -42,6 +42,7 @@ GROUPS: Groups = {
     },
     "Watch": {
         "follow": ("cli.follow:follow", "Follow a training to its end."),
+        "ps": ("cli.ps:ps", "List the stacks of this machine: what runs, since when, at what cost."),
         "status": ("cli.status:status", "Show on one screen how a training is doing."),
         "logs": ("cli.logs:logs", "Print the log of rank 0, or of one pod."),
         "board": ("cli.board:board", "Open a stack's TensorBoard in the browser."),

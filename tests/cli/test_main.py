@@ -100,7 +100,7 @@ def asked_of(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *mor
         monkeypatch.setattr("cli.target.known", note)
     else:
         module = COMMANDS[command][0].partition(":")[0]
-        for name in ("is_local",) if command == "down" else ("target_of", "targets_of", "chosen"):
+        for name in ("is_local",) if command == "down" else ("target_of", "targets_of", "chosen", "volume_of"):
             monkeypatch.setattr(f"{module}.{name}", note, raising=False)
     assert main([*command.split(), *OF_A_STACK[command], *more]) == 1
     return asked

@@ -1,0 +1,80 @@
+"""`trainyard ps`: the stacks of this machine, with what runs and what it costs."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cli import CommandError, ps
+from cli.__main__ import main
+from cli.state import State
+from cli.target import STOPPED, Target
+from infra.stackfiles import NODE_CONTEXT
+
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two stacks on the node, one that is only made, and what Pulumi's own backend lists."""
+    folder = tmp_path / ".pulumi" / "stacks" / "trainyard"
+    folder.mkdir(parents=True)
+    for name, context in (("local", NODE_CONTEXT), ("local-sweep", NODE_CONTEXT), ("made", None)):
+        resources = [{"type": "pulumi:providers:kubernetes", "inputs": {"context": context}}] if context else []
+        (folder / f"{name}.json").write_text(json.dumps({"checkpoint": {"latest": {"resources": resources}}}))
+    listed = [{"name": "gcp-c3", "resourceCount": 70}, {"name": "gcp-a100"}, {"name": "gcp-smoke", "resourceCount": 9}]
+    monkeypatch.setattr("infra.state.BACKEND", tmp_path)
+    monkeypatch.setattr(ps, "_pulumi", lambda *_: SimpleNamespace(returncode=0, stdout=json.dumps(listed)))
+    monkeypatch.setattr(ps, "is_local", lambda name: name.startswith("local"))
+
+    def targets_of(stack: str) -> list[Target]:
+        if stack == "local-sweep":
+            raise CommandError(STOPPED)
+        if stack == "gcp-smoke":
+            raise CommandError("no kubeconfig has the context gke_smoke")
+        names = ("one", "two") if stack == "gcp-c3" else ("",)
+        return [
+            Target(NODE_CONTEXT if stack == "local" else "gke", "n", "train-1", None, {}, training=n) for n in names
+        ]
+
+    def all_of(targets: list[Target], *_: object) -> list[State]:
+        started, ended = NOW - timedelta(hours=3), NOW - timedelta(minutes=5)
+        running = State("train-1", "Running for 3:00:00", started, None, 2, 2, 0)
+        complete = State("train-1", "Complete, run removed", started, ended, 2, 0, 0)
+        return [complete] if len(targets) == 1 else [running, complete]
+
+    monkeypatch.setattr(ps, "targets_of", targets_of)
+    monkeypatch.setattr(ps, "all_of", all_of)
+
+
+@pytest.mark.usefixtures("machine")
+def test_every_stack_is_listed_with_what_runs_since_when_and_at_what_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ps"]) == 0
+    rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    told = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert told == [
+        ["stack", "where", "training", "state", "since", "USD an hour"],
+        ["gcp-c3", "gke", "one", "Running", "3 h", "2.26"],
+        ["two", "Complete", "5 min"],
+        ["gcp-smoke", "unknown", "0.26 to 0.84"],
+        ["local", "this machine", "train-1", "Complete", "5 min", "0"],
+        ["local-sweep", "this machine", "node stopped", "0"],
+        ["gcp-smoke: no kubeconfig has the context gke_smoke"],
+        [f"local-sweep: {STOPPED}"],
+    ]
+
+
+def test_without_any_stack_it_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone(*_: str) -> None:
+        raise FileNotFoundError(2, "", "pulumi")
+
+    monkeypatch.setattr("infra.state.BACKEND", tmp_path)
+    monkeypatch.setattr(ps, "_pulumi", gone)
+    assert main(["ps"]) == 0
+    assert capsys.readouterr().out.startswith("no stack has anything; `trainyard init NAME` writes")
