@@ -73,7 +73,7 @@ def test_what_is_missing_is_told_before_a_pod_starts(
     other = {"rsync": "kubectl", "kubectl": "rsync"}[missing]
     program(path, other, "rsync  version 3.5.0  protocol version 32")
     target = SimpleNamespace(context="c", namespace="n", run_directory="/data/runs/small", kubeconfig=None)
-    monkeypatch.setattr("cli.upload.targets_of", lambda stack: [target])
+    monkeypatch.setattr("cli.upload.volume_of", lambda stack: target)
     monkeypatch.setattr("cli.fetch.target_of", lambda *_: target)
     monkeypatch.setattr(reach, "connect", lambda *_: pytest.fail("asked the cluster"))
     monkeypatch.chdir(path)

@@ -114,7 +114,7 @@ def test_a_home_folder_is_found_where_the_shell_does_not_look(tmp_path: Path, mo
         raise CommandError("asked")
 
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("cli.upload.targets_of", lambda stack: [stack])
+    monkeypatch.setattr("cli.upload.volume_of", lambda stack: stack)
     monkeypatch.setattr("cli.upload.transfer", transfer)
     (tmp_path / "book.txt").touch()
     assert main(["upload", "~/book.txt", "--kubeconfig=~/kube", "--stack=a~b"]) == 1

@@ -90,8 +90,8 @@ def test_upload_says_what_it_does_not_send_and_what_no_dataset_reads(tmp_path: P
     assert unread(corpus, names) == [
         "1 hidden file was not sent.",
         "As dataset.input this folder is refused: old.pdf would be passed over; convert it.",
-        "1 of kind .pdf are not read as text: old.pdf",
-        "1 of kind .html are not read as text: page.html",
+        "1 file of kind .pdf is not read as text: old.pdf",
+        "1 file of kind .html is not read as text: page.html",
     ]
     model = folder(tmp_path / "model", "config.json", "model.safetensors", "merges.pdf")
     assert unread(model, [path.name for path in model.iterdir()]) == [], "a model is no dataset"
