@@ -26,6 +26,7 @@ from trainer.parallel.world import World
 from trainer.tasks.work import Interrupted, Weights, Work
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers.modeling_utils import PreTrainedModel
 
 COUNTED = 1024
@@ -75,6 +76,11 @@ def build_model(config: Config, dataset: Dataset, packed: bool = False) -> Model
 PROMPT_TOKENS = 16
 
 
+def beginning(text: Tokens, encoding: "Tokenizer") -> str:
+    """The first words of a tokenised text."""
+    return encoding.decode(text.read(0, min(PROMPT_TOKENS, len(text))).tolist()).strip()
+
+
 def build(config: Config) -> Work:
     """Raises UserError when the data is missing or does not fit the settings."""
     dataset = open_dataset(config.data.directory, config.data.verify)
@@ -87,11 +93,10 @@ def build(config: Config) -> Work:
         from tokenizers import Tokenizer
 
         encoding = Tokenizer.from_file(str(tokenizer))
-        text = dataset.validation.read(0, min(PROMPT_TOKENS, len(dataset.validation)))
         return continuations(
             net,
             encoding,
-            evaluation.prompt or encoding.decode(text.tolist()).strip(),
+            evaluation.prompt or beginning(dataset.validation, encoding),
             evaluation.sample_tokens,
             temperature=evaluation.sample_temperature,
             seed=config.run.seed,
