@@ -33,9 +33,8 @@ def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Fi
         config = parse(values, stack)
         yield ok("configuration", said)
     except ConfigError as error:
-        for line in error.problems:
-            path, _, text = line.partition(": ")
-            yield problem(path, text, "")
+        for found in error.problems:
+            yield problem(found.key, found.text, "")
     for key in foreign(stack) if content else ():
         yield warning(key, "nothing reads it: the stack's providers have all that they need from its own sections")
     for line in plain_tokens(values, stack):

@@ -18,7 +18,7 @@ from infra.clouds import cloud_of
 from infra.config import ConfigError, StackConfig
 from infra.parse import parse
 from infra.speed import facts, tokens_per_second
-from infra.stackfiles import PROJECT, ours, stack_file, stack_file_values
+from infra.stackfiles import PROJECT, Problem, ours, stack_file, stack_file_values
 from infra.trainings import KEYS
 from trainer.config.base import merge
 from trainer.config.memory import PUBLISHED
@@ -63,18 +63,18 @@ def lent(like: str, own: Mapping[str, Any], name: str) -> dict[str, Any]:
         values[key] = {name: value for name, value in (values.get(key) or {}).items() if name not in names}
     values = merge(values, own)
     given = tuple(f"{section}.{key}" for section, keys in own.items() for key in keys)
-    if problems := [line for line in _read(values, name)[1] if line.startswith(given)]:
+    if problems := [problem for problem in _read(values, name)[1] if problem.key.startswith(given)]:
         raise ConfigError(name, problems)
     return values
 
 
-def _read(values: Mapping[str, Any], stack: str) -> tuple[StackConfig | None, list[str]]:
+def _read(values: Mapping[str, Any], stack: str) -> tuple[StackConfig | None, list[Problem]]:
     """A configuration, and why it is refused: also for the placeholders of a stack that is here as an example."""
     try:
         config = parse(values, stack)
     except ConfigError as error:
         return None, error.problems
-    return config, list(cloud_of(config).placeholders(config))
+    return config, [Problem(line) for line in cloud_of(config).placeholders(config)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class Draft:
             **({"tokenizer": tokenizer} if tokenizer else {}),
             **values["dataset"],
         }
-        refused: list[str] = []
+        refused: list[Problem] = []
         for change in self._changes():
             changed = merge(values, change)
             named = [] if self.weights is None else _read(self._here(changed), self.name)[1]
@@ -257,5 +257,5 @@ class Draft:
         return text, parse(ours(read_yaml(text, StackReader)["config"]), self.name)
 
 
-def _of_memory(problem: str) -> bool:
-    return problem.startswith("training.engine.name: ")
+def _of_memory(problem: Problem) -> bool:
+    return problem.key == "training.engine.name"

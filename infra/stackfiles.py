@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -22,13 +22,25 @@ PROJECT = "trainyard"
 NODE_CONTEXT = "trainyard-local"
 
 
+class Problem(str):
+    """One line about a key: `key: what was given; what is allowed`. What to do with it depends on its key alone."""
+
+    @property
+    def key(self) -> str:
+        return self.partition(": ")[0]
+
+    @property
+    def text(self) -> str:
+        return self.partition(": ")[2]
+
+
 class ConfigError(ValueError):
     """Every problem of a stack's configuration, one line each."""
 
-    def __init__(self, stack: str, problems: list[str]):
-        self.problems = problems = [for_stack(problem, stack) for problem in problems]
-        count = counted(len(problems), "problem")
-        super().__init__("\n  ".join([f"invalid configuration of stack {stack} ({count})", *problems]))
+    def __init__(self, stack: str, problems: Sequence[str]):
+        self.problems = [Problem(for_stack(problem, stack)) for problem in problems]
+        count = counted(len(self.problems), "problem")
+        super().__init__("\n  ".join([f"invalid configuration of stack {stack} ({count})", *self.problems]))
 
 
 def object_name(training: str) -> str:

@@ -50,8 +50,8 @@ def cluster(config: StackConfig, stack: str) -> Iterator[Finding]:
     try:
         _, offer = find_context(name, config.cluster.kubeconfig, stack)
     except ConfigError as error:
-        (text,) = error.problems
-        yield problem("cluster", text, start if text.startswith("cluster.context") else "kubectl config view")
+        (found,) = error.problems
+        yield problem("cluster", found, start if found.key == "cluster.context" else "kubectl config view")
         return
     ask = partial(run, "kubectl", *arguments, "--context", name, "--request-timeout", "10s")
     version = ask("get", "--raw", "/version")

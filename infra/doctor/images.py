@@ -54,9 +54,8 @@ def of_existing(config: StackConfig, stack: str) -> Iterator[Finding]:
     try:
         image = image_settings(config, stack)
     except ConfigError as error:
-        for line in error.problems:
-            path, _, text = line.partition(": ")
-            yield problem(path, text, "")
+        for found in error.problems:
+            yield problem(found.key, found.text, "")
         return
     yield from builder(image)
     if image.builder != "prebuilt" and image.registry:

@@ -23,7 +23,7 @@ STACK = "aws-g4dn"
 def problems(**sections: dict[str, Any] | None) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parse(changed(STACK, **sections), STACK)
-    return caught.value.problems
+    return [*caught.value.problems]
 
 
 def test_the_stack_file_is_valid_and_its_pods_fill_a_node() -> None:
@@ -240,6 +240,6 @@ def test_any_nonsense_is_one_line_a_problem_and_no_traceback(sections: dict[str,
     try:
         parse(changed(STACK, **sections), STACK)
     except ConfigError as error:
-        found = error.problems
+        found = [*error.problems]
     assert found
     assert all("\n" not in problem for problem in found)

@@ -39,7 +39,7 @@ def refusal(content: str | bytes, folder: Path, monkeypatch: pytest.MonkeyPatch)
     try:
         parse(stack_file_values("mine"), "mine")
     except ConfigError as error:
-        return error.problems
+        return [*error.problems]
     return []
 
 
