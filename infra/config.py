@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from infra.machine import Machine
 from infra.sections import (
@@ -97,6 +97,31 @@ class Absent(LookupError):
 
 #: Yields one line per problem: `path: what was given; what is allowed`.
 Rule = Callable[[StackConfig], Iterator[str]]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A configuration that breaks a rule."""
+
+    stack: str
+    """The stack file that is changed; empty: a stack with no more than a context."""
+    change: dict[str, dict[str, Any] | None]
+    said: str
+    """How the rule's line begins: its key, what was given and what is allowed."""
+
+
+#: Rule -> configurations that break it; one test runs them all (tests/infra/test_rules.py).
+EXAMPLES: dict[Rule, list[Example]] = {}
+
+
+def breaks(stack: str, change: dict[str, dict[str, Any] | None], said: str) -> Callable[[Rule], Rule]:
+    """Decorate a rule with a configuration that breaks it, and how its line begins then."""
+
+    def keep(rule: Rule) -> Rule:
+        EXAMPLES.setdefault(rule, []).insert(0, Example(stack, change, said))
+        return rule
+
+    return keep
 
 
 def shared_sections() -> dict[str, type[Section]]:

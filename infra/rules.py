@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 
 from infra import training_rules
 from infra.clouds import CLOUDS, cloud_of
-from infra.config import Rule, StackConfig
+from infra.config import Rule, StackConfig, breaks
 from infra.machine import allocatable, for_pods, instead_of, refuse_reference
 from infra.needs import load
 from infra.sections import ExistingStorage, NodesConfig
@@ -22,6 +22,26 @@ from infra.stackfiles import TOKEN
 from trainer.plain import counted
 
 
+@breaks(
+    "",
+    {"cluster": {"context": "a", "name": "mine"}},
+    "cluster.name: only used with clusters that the stack makes; set cluster.kind: gke or eks, or",
+)
+@breaks(
+    "",
+    {"cluster": {"context": "a", "deletionProtection": True}},
+    "cluster.deletionProtection: only used with clusters that the stack makes; set cluster.kind: gke or eks",
+)
+@breaks("gcp-a100", {"cluster": {"context": "kind"}}, "cluster.context: only used with cluster.kind existing")
+@breaks("gcp-a100", {"cluster": {"kubeconfig": "k"}}, "cluster.kubeconfig: only used with cluster.kind existing")
+@breaks("aws-g4dn", {"cluster": {"context": "kind"}}, "cluster.context: only used with cluster.kind existing")
+@breaks(
+    "aws-g4dn", {"workers": {"nodeSelector": {"a": "b"}}}, "workers.nodeSelector: only used with cluster.kind existing"
+)
+@breaks("aws-g4dn", {"workers": {"tolerations": ["a"]}}, "workers.tolerations: only used with cluster.kind existing")
+@breaks(
+    "aws-g4dn", {"workers": {"runtimeClass": "nvidia"}}, "workers.runtimeClass: only used with cluster.kind existing"
+)
 def _cluster_kind(config: StackConfig) -> Iterator[str]:
     cluster = config.cluster
     if cloud_of(config).section is None:
@@ -42,6 +62,9 @@ def _cluster_kind(config: StackConfig) -> Iterator[str]:
             yield f"workers.{to_camel(key)}: only used with cluster.kind existing; the stack makes its nodes; remove it"
 
 
+@breaks("", {"workers": {"count": 2, "min": 3}}, "workers.min: 3 is more than workers.count; allowed: 1 to 2")
+@breaks("", {"workers": {"gpus": 8}}, "workers.processes: 1 for 8 GPUs; allowed: 8, one per GPU")
+@breaks("gcp-a100", {"workers": {"processes": 4}}, "workers.processes: 4 for 8 GPUs; allowed: 8, one per GPU")
 def _worker_range(config: StackConfig) -> Iterator[str]:
     workers = config.workers
     if workers.min > workers.count:
@@ -59,6 +82,27 @@ _SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSPHRASE|API_?KEY|(ACCESS|PRIVAT
 _THREADS, _SOCKETS = 16, 64
 
 
+@breaks("", {"workers": {"environment": {"A-B": "1"}}}, "workers.environment: 'A-B' is no name of a variable")
+@breaks(
+    "",
+    {"workers": {"environment": {"RDZV_ID": "1"}}},
+    "workers.environment.RDZV_ID: the stack sets it itself; remove it",
+)
+@breaks(
+    "",
+    {"workers": {"environment": {"HF_TOKEN": "1"}}},
+    "workers.environment.HF_TOKEN: the stack sets it itself; remove it",
+)
+@breaks(
+    "",
+    {"workers": {"environment": {"GITHUB_PAT": "1"}}},
+    "workers.environment.GITHUB_PAT: would be plain text in the Job; remove it",
+)
+@breaks(
+    "",
+    {"workers": {"environment": {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"}}},
+    "workers.environment: NCCL_SOCKET_NTHREADS 16 with NCCL_NSOCKS_PERTHREAD 8; allowed: 1 to 16 threads",
+)
 def _worker_environment(config: StackConfig) -> Iterator[str]:
     given = config.workers.environment
     for name, value in given.items():
@@ -77,6 +121,26 @@ def _worker_environment(config: StackConfig) -> Iterator[str]:
         )
 
 
+@breaks(
+    "gcp-a100",
+    {"nodes": {"machineType": "a2-highgpu-3g"}},
+    "nodes.machineType: 'a2-highgpu-3g' is not known as a worker; did you mean a2-highgpu-",
+)
+@breaks(
+    "gcp-c3",
+    {"nodes": {"machineType": "c4-highmem-8"}},
+    "nodes.machineType: 'c4-highmem-8' is not known as a worker; with no accelerator: c3-highmem-8, ",
+)
+@breaks(
+    "aws-g4dn",
+    {"nodes": {"machineType": "a2-highgpu-8g"}},
+    "nodes.machineType: 'a2-highgpu-8g' is not known as a worker; allowed: g4dn.xlarge",
+)
+@breaks(
+    "aws-g4dn",
+    {"nodes": {"machineType": "g4dn.xlarg"}},
+    "nodes.machineType: 'g4dn.xlarg' is not known as a worker; did you",
+)
 def _machine(config: StackConfig) -> Iterator[str]:
     cloud, wanted = cloud_of(config), config.section(NodesConfig).machine_type
     known = cloud.workers()
@@ -85,6 +149,11 @@ def _machine(config: StackConfig) -> Iterator[str]:
         yield f"nodes.machineType: '{wanted}' is not known as a worker; {hint}"
 
 
+@breaks(
+    "gcp-a100",
+    {"nodes": {"machineType": "a3-highgpu-1g", "localSsds": None}},
+    "nodes.consumption: on_demand on a3-highgpu-1g, which comes in other ways; allowed: spot, flex_start, queued",
+)
 def _ways(config: StackConfig) -> Iterator[str]:
     """A pod waits for ever where a machine cannot be had in the way that it is asked for."""
     machine, nodes = config.machine, config.section(NodesConfig)
@@ -93,6 +162,13 @@ def _ways(config: StackConfig) -> Iterator[str]:
             yield f"nodes.{key}: {way} on {machine.name}, which comes in other ways; allowed: {', '.join(machine.ways)}"
 
 
+@breaks("gcp-a100", {"workers": {"count": 3}}, "nodes.max: 2 nodes for workers.count 3; allowed: 3 or more")
+@breaks(
+    "gcp-a100",
+    {"workers": {"spares": 1}},
+    "nodes.max: 2 nodes for workers.count 2 and workers.spares 1; allowed: 3 or more",
+)
+@breaks("aws-g4dn", {"nodes": {"max": 1}}, "nodes.max: 1 node for workers.count 2; allowed: 2 or more")
 def _pods_fit_nodes(config: StackConfig) -> Iterator[str]:
     """A pod that asks for more than a node can give stays Pending forever, whatever the autoscaler does."""
     nodes, workers = config.section(NodesConfig), config.workers
@@ -103,6 +179,21 @@ def _pods_fit_nodes(config: StackConfig) -> Iterator[str]:
         yield f"nodes.max: {most} for workers.count {workers.count}{spare}; allowed: {pods} or more"
 
 
+@breaks(
+    "gcp-c3",
+    {"nodes": {"threadsPerCore": 1}, "workers": {"cpu": 7}},
+    "workers.cpu: 7 on c3-highmem-8 with 1 thread a core, which has 4 CPUs, 3.92 of them for pods, less what the cl",
+)
+@breaks(
+    "gcp-c3",
+    {"workers": {"memoryGib": 64}},
+    "workers.memoryGib: 64 on c3-highmem-8, which has 56.5 GiB for pods, less what the cluster's own pods take; all",
+)
+@breaks("gcp-c3", {"workers": {"cpu": 6.5}}, "workers.cpu: 6.5 is no whole number; pods get whole cores")
+@breaks(
+    "gcp-a100", {"workers": {"gpus": 4}}, "workers.gpus: 4 on a2-highgpu-8g, which has nvidia-tesla-a100 x8; allowed: 8"
+)
+@breaks("aws-g4dn", {"workers": {"cpu": 4}}, "workers.cpu: 4 on g4dn.xlarge, which has 4 CPUs, 3.92 of them for pods")
 def _pod_fits_node(config: StackConfig) -> Iterator[str]:
     machine, workers, per_core = config.machine, config.workers, config.threads_per_core
     cpus = machine.threads(per_core)
@@ -129,6 +220,21 @@ def _pod_fits_node(config: StackConfig) -> Iterator[str]:
         )
 
 
+@breaks(
+    "gcp-a100",
+    {"nodes": {"machineType": "n1-standard-8", "localSsds": 0}},
+    "training.precision: bf16 is not supported by nvidia-tesla-t4; use fp16, fp32 or auto",
+)
+@breaks(
+    "gcp-c3",
+    {"training": {"precision": "fp16"}},
+    "training.precision: fp16 is not supported by c3-highmem-8; use bf16, fp32 or auto",
+)
+@breaks(
+    "aws-g4dn",
+    {"training": {"precision": "bf16"}},
+    "training.precision: bf16 is not supported by nvidia-tesla-t4; use fp16, fp32 or auto",
+)
 def _precision_of_machine(config: StackConfig) -> Iterator[str]:
     machine, training = config.machine, config.training
     if training.precision in ("auto", *machine.precisions):
@@ -138,6 +244,8 @@ def _precision_of_machine(config: StackConfig) -> Iterator[str]:
     yield f"training.precision: {training.precision} is not supported by {device}; use {', '.join(use)} or auto"
 
 
+@breaks("", {"storage": {"path": "/x"}}, "storage.path: only used with storage.kind hostPath")
+@breaks("", {"storage": {"className": "fast"}}, "storage.className: only used with storage.kind storageClass")
 def _existing_storage(config: StackConfig) -> Iterator[str]:
     storage = config.section(ExistingStorage)
     for key, kind in (("path", "hostPath"), ("class_name", "storageClass")):
@@ -145,6 +253,18 @@ def _existing_storage(config: StackConfig) -> Iterator[str]:
             yield f"storage.{to_camel(key)}: only used with storage.kind {kind}; set storage.kind, or remove it"
 
 
+@breaks("", {"image": {"builder": "prebuilt", "ref": "x:latest"}}, "image.ref: 'x:latest' is not by digest")
+@breaks(
+    "",
+    {"image": {"ref": "x@sha256:" + "0" * 64}},
+    "image.ref: only used with image.builder prebuilt; set image.builder, or remove image.ref",
+)
+@breaks(
+    "",
+    {"image": {"builder": "prebuilt", "ref": "x@sha256:" + "0" * 64, "buildx": "mine"}},
+    "image.buildx: only used with image.builder buildkit, not prebuilt",
+)
+@breaks("", {"image": {"insecure": True}}, "image.insecure: only used with image.registry")
 def _image_source(config: StackConfig) -> Iterator[str]:
     image = config.image
     if image.buildx and image.builder in ("buildah", "prebuilt"):

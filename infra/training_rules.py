@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from pydantic.alias_generators import to_camel
 
-from infra.config import Rule, StackConfig
+from infra.config import Rule, StackConfig, breaks
 from infra.sections import DATA
 from trainer.config import memory, rules
 from trainer.config.addresses import on_volume
@@ -19,18 +19,36 @@ from trainer.plain import counted
 DERIVED = {"training.run.directory": "job.name", "training.data.directory": "dataset.name"}
 
 
+@breaks("", {"training": {"tokensPerStep": 20000}}, "training.tokensPerStep: 20000 is not a multiple of")
+@breaks(
+    "",
+    {"training": {"steps": 500, "epochs": 2}},
+    "training.epochs: 2 given together with steps=500; give only one",
+)
+@breaks(
+    "",
+    {"training": {"task": "question_answering", "model": {"preset": "small"}}},
+    "training.model.preset: given together with model.name; give only one",
+)
+@breaks(
+    "",
+    {"training": {"model": {"preset": "micro"}, "sequenceLength": 512, "microBatch": 8}},
+    "training.sequenceLength: 512 is longer than the 256 positions of preset micro",
+)
 def _settings(config: StackConfig) -> Iterator[str]:
     """The trainer's own rules."""
     for key, text in rules.broken(config.training, to_camel):
         yield f"training.{'.'.join(map(to_camel, key.split('.')))}: {text}"
 
 
+@breaks("", {"training": {"optimizer": {"learningRate": 5}}}, "training.optimizer.learningRate: 5 lets any training")
 def _training(config: StackConfig) -> Iterator[str]:
     """Refuse settings that waste nodes. The trainer itself accepts them: by hand they are usual trials."""
     if (rate := config.training.optimizer.learning_rate) > 1:
         yield f"training.optimizer.learningRate: {rate:g} lets any training diverge; allowed: at most 1"
 
 
+@breaks("", {"training": {"steps": 50}}, "training.optimizer.warmupSteps: 100 leaves nothing of 50 steps")
 def _warmup(config: StackConfig) -> Iterator[str]:
     training = config.training
     if (warmup := training.optimizer.warmup_steps) >= training.steps > 0:  # 0: by epochs, which the pod finds out
@@ -44,6 +62,7 @@ def _warmup(config: StackConfig) -> Iterator[str]:
 _LARGEST = 1_000_000
 
 
+@breaks("", {"training": {"evaluation": {"prompt": "x" * 1_000_000}}}, "training: 1,0")
 def _size(config: StackConfig) -> Iterator[str]:
     if (size := len(resolved(config.training).encode())) > _LARGEST:
         yield (
@@ -52,6 +71,21 @@ def _size(config: StackConfig) -> Iterator[str]:
         )
 
 
+@breaks(
+    "",
+    {"training": {"engine": {"zeroStage": 2}}},
+    "training.engine.zeroStage: only used with engine.name deepspeed; set",
+)
+@breaks(
+    "",
+    {"training": {"run": {"directory": "/x"}}},
+    "training.run.directory: /x would not be used; the folder follows",
+)
+@breaks(
+    "gcp-c3",
+    {"training": {"engine": {"zeroStage": 2}}},
+    "training.engine.zeroStage: only used with engine.name deepspeed; set",
+)
 def _unused(config: StackConfig) -> Iterator[str]:
     training = config.training
     if training.engine.zero_stage != 1 and training.engine.name != "deepspeed":
@@ -65,6 +99,18 @@ def _unused(config: StackConfig) -> Iterator[str]:
 _HUB_NAME = re.compile(r"\w[-\w.]*(/\w[-\w.]*)?(@[-\w.]+)?")
 
 
+@breaks(
+    "",
+    {"training": {"model": {"name": "./llama"}}},
+    "training.model.name: './llama' is no name on the Hugging Face",
+)
+@breaks("", {"training": {"model": {"name": "/home/me/llama"}}}, "training.model.name: '/home/me/llama' is no name")
+@breaks("", {"training": {"model": {"config": "llama.json"}}}, "training.model.config: pods do not see llama.json;")
+@breaks(
+    "",
+    {"training": {"model": {"name": "https://hub/Qwen/Qwen3-4B/tree/main"}}},
+    "training.model.name: 'https://hub/Qwen/Qwen3-4B/tree/main' is no name on the Hugging Face hub; did you mean Qw",
+)
 def _models(config: StackConfig) -> Iterator[str]:
     """Refuse models that pods cannot reach: the pods would fail only after their nodes have started."""
     training = config.training
@@ -87,6 +133,7 @@ def _models(config: StackConfig) -> Iterator[str]:
         )
 
 
+@breaks("", {"dataset": {"input": ["/home/me/a.txt"]}}, "dataset.input.0: ")
 def _inputs(config: StackConfig) -> Iterator[str]:
     """Refuse what no pod can read; the spelling of each address is checked already."""
     given = {f"dataset.input.{at}": text for at, text in enumerate(config.dataset.input)}
@@ -101,6 +148,11 @@ def _inputs(config: StackConfig) -> Iterator[str]:
             yield f"{key}: {error}"
 
 
+@breaks(
+    "",
+    {"training": {"task": "finetune", "model": {"name": "gpt2"}}},
+    "dataset.input: sample is a book, and training.task finetune learns from conversations; give JSONL",
+)
 def _conversations(config: StackConfig) -> Iterator[str]:
     if config.training.task == "finetune" and "sample" in config.dataset.input:
         yield (
@@ -109,12 +161,26 @@ def _conversations(config: StackConfig) -> Iterator[str]:
         )
 
 
+@breaks(
+    "",
+    {
+        "dataset": {"input": ["chats.jsonl"], "textField": "body"},
+        "training": {"task": "finetune", "model": {"name": "gpt2"}},
+    },
+    "dataset.textField: body, but training.task finetune reads no plain text; leave it out",
+)
 def _text(config: StackConfig) -> Iterator[str]:
     task = config.training.task
     for key, value in config.dataset.reading.items() if task in ("finetune", "question_answering") else ():
         yield f"dataset.{to_camel(key)}: {value}, but training.task {task} reads no plain text; leave it out"
 
 
+@breaks("", {"dataset": {"tokenizer": "train:99"}}, "dataset.tokenizer: train:99; give train:WORDS with 257 to")
+@breaks(
+    "",
+    {"dataset": {"tokenizer": "train:999"}, "training": {"model": {"name": "gpt2"}}},
+    "dataset.tokenizer: train:999 makes words that gpt2 has not learned; leave it out",
+)
 def _tokenizer(config: StackConfig) -> Iterator[str]:
     tokenizer, training = config.dataset.tokenizer, config.training
     words, learned = memory.words_to_train(tokenizer), training.model.name or training.distillation.teacher
@@ -136,6 +202,11 @@ def shape_of(config: StackConfig) -> memory.Shape | None:
     return memory.shape_of(config.training, words)
 
 
+@breaks(
+    "",
+    {"training": {"model": {"preset": "xl"}}, "workers": {"memoryGib": 2}},
+    "training.engine.name: xl with ddp needs ",
+)
 def _memory(config: StackConfig) -> Iterator[str]:
     """Refuse a model that fits no worker before anything is rented; a model of unknown size passes."""
     training, workers, machine = config.training, config.workers, config.node_machine
@@ -186,6 +257,11 @@ def _memory(config: StackConfig) -> Iterator[str]:
         )
 
 
+@breaks(
+    "",
+    {"training": {"metrics": {"wandbProject": "gpt2"}}},
+    "secrets.wandbApiKey: missing for training.metrics.wandbProject; set it with",
+)
 def _exporters(config: StackConfig) -> Iterator[str]:
     """Without a key, each worker would start without Weights & Biases, and the training would go on unrecorded."""
     offline = config.workers.environment.get("WANDB_MODE") == "offline"
@@ -196,6 +272,11 @@ def _exporters(config: StackConfig) -> Iterator[str]:
         )
 
 
+@breaks(
+    "",
+    {"workers": {"count": 2, "processes": 2}, "training": {"tokensPerStep": 16384, "microBatch": 8}},
+    "training.microBatch: a step has 2 micro-batches for 4 processes",
+)
 def _work_for_all(config: StackConfig) -> Iterator[str]:
     training, workers = config.training, config.workers
     micro_batches = training.windows_per_step // (training.micro_batch or 1)

@@ -7,7 +7,7 @@ import ipaddress
 from collections.abc import Iterator
 from dataclasses import replace
 
-from infra.config import Rule, StackConfig
+from infra.config import Rule, StackConfig, breaks
 from infra.eks.keys import EksConfig, EksNodes, EksStorage
 from infra.eks.machines import default_zones, regions, system, workers
 from infra.machine import nearest, refuse_dataset
@@ -29,6 +29,49 @@ MOST_CIDRS = 40
 NOBODY = ipaddress.IPv4Network("203.0.113.0/24")
 
 
+@breaks(
+    "aws-g4dn",
+    {"eks": {"region": "us-west-3", "zones": []}},
+    "eks.region: the zones of 'us-west-3' are not known (infra/eks/zones.yaml); did you mean us-west-",
+)
+@breaks(
+    "aws-g4dn",
+    {"eks": {"region": "us-esat-2", "zones": []}},
+    "eks.region: the zones of 'us-esat-2' are not known (infra/eks/zones.yaml); did you mean us-west-2 or us-east-2?",
+)
+@breaks(
+    "aws-g4dn",
+    {"eks": {"region": "cn-north-1", "zones": []}},
+    "eks.region: cn-north-1 is not a public AWS region; allowed: us-east-1",
+)
+@breaks(
+    "aws-g4dn",
+    {"eks": {"zones": ["use2-az1", "usw2-az1"]}},
+    "eks.zones: usw2-az1 is not in region us-east-2; allowed: use2-az1, use2-az2, use2-az3",
+)
+@breaks(
+    "aws-g4dn", {"eks": {"zones": ["use2-az1", "use2-az1"]}}, "eks.zones: use2-az1 is named twice; allowed: each once"
+)
+@breaks(
+    "aws-g4dn",
+    {"eks": {"nodeRelease": "1.35.2-20261101"}},
+    "eks.nodeRelease: 1.35.2-20261101 is not for Kubernetes 1.36; allowed: latest, or",
+)
+@breaks(
+    "aws-g4dn",
+    {"eks": {"admins": ["arn:aws:iam::123456789012:role/ops"] * 2}},
+    "eks.admins: arn:aws:iam::123456789012:role/ops is named twice; allowed: each once",
+)
+@breaks(
+    "aws-g4dn",
+    {"eks": {"viewers": ["arn:aws:iam::123456789012:role/ci"] * 2}},
+    "eks.viewers: arn:aws:iam::123456789012:role/ci is named twice; allowed: each once",
+)
+@breaks(
+    "aws-g4dn",
+    {"eks": {key: ["arn:aws:iam::123456789012:role/ci"] for key in ("admins", "viewers")}},
+    "eks.viewers: arn:aws:iam::123456789012:role/ci is in eks.admins too; list each in one of the two",
+)
 def _place(config: StackConfig) -> Iterator[str]:
     eks = config.section(EksConfig)
     if eks.region.startswith(ELSEWHERE):
@@ -58,6 +101,18 @@ def _place(config: StackConfig) -> Iterator[str]:
         yield f"eks.zones: {len(eks.zones)} zones; allowed: 1 to {MOST_ZONES}"
 
 
+@breaks(
+    "aws-g4dn", {"eks": {"apiAllowedCidrs": []}}, "eks.apiAllowedCidrs: missing; without it not even Pulumi reaches"
+)
+@breaks("aws-g4dn", {"eks": {"apiAllowedCidrs": ["0.0.0.0/0"]}}, "eks.apiAllowedCidrs: 0.0.0.0/0 lets in far more than")
+@breaks(
+    "aws-g4dn", {"eks": {"apiAllowedCidrs": ["10.1.2.3/32"]}}, "eks.apiAllowedCidrs: 10.1.2.3/32 is a private range"
+)
+@breaks(
+    "aws-g4dn",
+    {"eks": {"apiAllowedCidrs": [f"8.8.{number}.0/24" for number in range(41)]}},
+    "eks.apiAllowedCidrs: 41 ranges; EKS takes at most 40",
+)
 def _endpoint(config: StackConfig) -> Iterator[str]:
     eks = config.section(EksConfig)
     if not eks.api_allowed_cidrs:
@@ -90,6 +145,17 @@ def placeholders(config: StackConfig) -> list[str]:
     ]
 
 
+@breaks(
+    "aws-g4dn",
+    {"eks": {"vpcCidr": "8.8.0.0/16"}},
+    "eks.vpcCidr: 8.8.0.0/16 is public; allowed: a range inside 10.0.0.0/8",
+)
+@breaks("aws-g4dn", {"eks": {"vpcCidr": "10.0.0.0/24"}}, "eks.vpcCidr: 10.0.0.0/24 is a /24; allowed: /16 to /20")
+@breaks(
+    "aws-g4dn",
+    {"eks": {"vpcCidr": "172.20.0.0/16"}},
+    "eks.vpcCidr: 172.20.0.0/16 overlaps 172.20.0.0/16, the range of the",
+)
 def _network(config: StackConfig) -> Iterator[str]:
     eks = config.section(EksConfig)
     network = ipaddress.IPv4Network(eks.vpc_cidr)
@@ -102,6 +168,13 @@ def _network(config: StackConfig) -> Iterator[str]:
         yield f"eks.vpcCidr: {network} overlaps {SERVICES}, the range of the cluster's Services; take another"
 
 
+@breaks(
+    "aws-g4dn",
+    {"eks": {"systemMachineType": "p4d.24xlarge"}},
+    "eks.systemMachineType: 'p4d.24xlarge' is not known; allowed: m5.large",
+)
+@breaks("aws-g4dn", {"dataset": {"memoryGib": 40}}, "dataset.memoryGib: 40 fits no m6i.large; allowed: at most")
+@breaks("aws-g4dn", {"dataset": {"cpu": 2}}, "dataset.cpu: 2 fits no m6i.large; allowed: at most")
 def _system(config: StackConfig) -> Iterator[str]:
     wanted, dataset = config.section(EksConfig).system_machine_type, config.dataset
     machine = system().get(wanted)
@@ -111,6 +184,21 @@ def _system(config: StackConfig) -> Iterator[str]:
     yield from refuse_dataset(dataset, machine, "eks.systemMachineType")
 
 
+@breaks(
+    "aws-g4dn",
+    {"nodes": {"alternatives": ["g4dn.12xlarge"]}},
+    "nodes.alternatives: g4dn.12xlarge cannot stand in for g4dn.xlarge, which has 1 nvidia-tesla-t4 and 4 vCPU; all",
+)
+@breaks(
+    "aws-g4dn",
+    {"nodes": {"alternatives": ["g5.xlarge"]}},
+    "nodes.alternatives: g5.xlarge cannot stand in for g4dn.xlarge",
+)
+@breaks(
+    "aws-g4dn",
+    {"nodes": {"machineType": "g4dn.12xlarge"}},
+    "nodes.alternatives: g4dn.2xlarge cannot stand in for g4dn.12xlarge, which has 4 nvidia-tesla-t4 and 48 vCPU; a",
+)
 def _alternatives(config: StackConfig) -> Iterator[str]:
     machine, nodes = config.machine, config.section(EksNodes)
     larger = [
@@ -130,6 +218,17 @@ def _alternatives(config: StackConfig) -> Iterator[str]:
             )
 
 
+@breaks(
+    "aws-g4dn", {"nodes": {"efa": True}}, "nodes.efa: g4dn.xlarge has no Elastic Fabric Adapter; allowed: g4dn.8xlarge"
+)
+@breaks(
+    "aws-g4dn",
+    {"nodes": {"consumption": "on_demand", "fallback": "on_demand"}},
+    "nodes.fallback: only used with nodes.consumption spot; set nodes.consumption, or remove nodes.fallback",
+)
+@breaks(
+    "aws-g4dn", {"nodes": {"localSsds": 3}}, "nodes.localSsds: g4dn.xlarge does not take 3 local SSDs; allowed: 0, 1"
+)
 def _nodes(config: StackConfig) -> Iterator[str]:
     nodes = config.section(EksNodes)
     if nodes.fallback != "none" and nodes.consumption != "spot":
@@ -145,12 +244,23 @@ def _nodes(config: StackConfig) -> Iterator[str]:
         yield "eks.efaPlugin: only used with nodes.efa; set nodes.efa, or remove it"
 
 
+@breaks(
+    "aws-g4dn",
+    {"storage": {"disk": "fs-01234567", "retain": True}},
+    "storage.retain: a file system that storage.disk names",
+)
 def _storage(config: StackConfig) -> Iterator[str]:
     storage = config.section(EksStorage)
     if storage.disk and storage.retain:
         yield "storage.retain: a file system that storage.disk names is never deleted; remove retain"
 
 
+@breaks(
+    "aws-g4dn",
+    {"image": {"builder": "buildah"}},
+    "image.builder: buildah has no way to log in to the stack's ECR repository",
+)
+@breaks("aws-g4dn", {"image": {"registry": "ghcr.io/you"}}, "image.registry: the stack makes an ECR repository")
 def _registry(config: StackConfig) -> Iterator[str]:
     if config.image.builder == "buildah":
         yield "image.builder: buildah has no way to log in to the stack's ECR repository; allowed: buildkit, prebuilt"

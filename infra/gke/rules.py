@@ -11,13 +11,23 @@ from collections.abc import Iterator
 
 from pydantic.alias_generators import to_camel
 
-from infra.config import Rule, StackConfig
+from infra.config import Rule, StackConfig, breaks
 from infra.gke import offered
 from infra.gke.keys import FLEX_HOURS, ORDER, GkeConfig, GkeNodes, GkeStorage, band, bands
 from infra.gke.machines import system
 from infra.machine import nearest, refuse_dataset, refuse_reference
 
 
+@breaks(
+    "gcp-a100",
+    {"gke": {"zone": "us-east4-a"}},
+    "gke.zone: a2-highgpu-8g is not offered in us-east4-a (as of 2026-11-21); allowed: asia-northeast1-a",
+)
+@breaks(
+    "gcp-a100",
+    {"gke": {"zone": "us-central1-d"}},
+    "gke.zone: a2-highgpu-8g is not offered in us-central1-d (as of 2026-11-21); allowed: us-central1-a, us-central",
+)
 def _zone(config: StackConfig) -> Iterator[str]:
     # With credentials the program asks Google itself (infra/gke/stack.py).
     if not offered.has_credentials():
@@ -30,6 +40,11 @@ def _zone(config: StackConfig) -> Iterator[str]:
 ONE_NODE_ONLY = ("a3-highgpu-8g",)
 
 
+@breaks(
+    "gcp-a100",
+    {"nodes": {"machineType": "a3-highgpu-8g"}},
+    "workers.count: 2 workers on a3-highgpu-8g, whose nodes would exchange gradients over one interface",
+)
 def _network(config: StackConfig) -> Iterator[str]:
     nodes, workers = config.section(GkeNodes), config.workers
     if nodes.machine_type in ONE_NODE_ONLY and workers.count + workers.spares > 1:
@@ -40,6 +55,13 @@ def _network(config: StackConfig) -> Iterator[str]:
         )
 
 
+@breaks(
+    "gcp-a100",
+    {"gke": {"systemMachineType": "n4-standard-4"}},
+    "gke.systemMachineType: 'n4-standard-4' is not known; allowed: e2-standard-2, e2-standard-4",
+)
+@breaks("gcp-c3", {"dataset": {"memoryGib": 200}}, "dataset.memoryGib: 200 fits no e2-standard-4; allowed: at most")
+@breaks("gcp-c3", {"dataset": {"cpu": 32}}, "dataset.cpu: 32 fits no e2-standard-4; allowed: at most")
 def _system_pool(config: StackConfig) -> Iterator[str]:
     wanted = config.section(GkeConfig).system_machine_type
     if wanted not in system():
@@ -48,6 +70,14 @@ def _system_pool(config: StackConfig) -> Iterator[str]:
     yield from refuse_dataset(config.dataset, system()[wanted], "gke.systemMachineType")
 
 
+@breaks(
+    "gcp-c3",
+    {"nodes": {"diskType": "pd-standard"}},
+    "nodes.diskType: pd-standard cannot be attached to c3-highmem-8; allowed: pd-balanced, pd-ssd, hyperdisk",
+)
+@breaks(
+    "gcp-a100", {"nodes": {"localSsds": 4}}, "nodes.localSsds: a2-highgpu-8g does not take 4 local SSDs; allowed: 0, 8"
+)
 def _disks(config: StackConfig) -> Iterator[str]:
     machine, nodes = config.machine, config.section(GkeNodes)
     if nodes.disk_type not in machine.boot_disks:
@@ -60,11 +90,34 @@ def _disks(config: StackConfig) -> Iterator[str]:
         yield f"nodes.localSsds: {machine.name} does not take {nodes.local_ssds} local SSDs; allowed: {allowed}"
 
 
+@breaks(
+    "gcp-a100",
+    {"nodes": {"threadsPerCore": 1}},
+    "nodes.threadsPerCore: a2-highgpu-8g has a fixed number of threads per core; remove it",
+)
 def _threads(config: StackConfig) -> Iterator[str]:
     if config.section(GkeNodes).threads_per_core and not config.machine.threads_selectable:
         yield f"nodes.threadsPerCore: {config.machine.name} has a fixed number of threads per core; remove it"
 
 
+@breaks(
+    "gcp-a100",
+    {"nodes": {"compactPlacement": True, "consumption": "queued"}, "check": {"enabled": False}},
+    "nodes.compactPlacement: cannot be combined with nodes.consumption queued; allowed with: on_demand, spot, reser",
+)
+@breaks(
+    "gcp-a100",
+    {"nodes": {"compactPlacement": True, "consumption": "flex_start"}},
+    "nodes.compactPlacement: cannot be combined with nodes.consumption flex_start",
+)
+@breaks(
+    "gcp-a100",
+    {
+        "nodes": {"machineType": "n1-standard-8", "compactPlacement": True, "localSsds": 0},
+        "training": {"precision": "fp16"},
+    },
+    "nodes.compactPlacement: not offered for n1-standard-8",
+)
 def _placement(config: StackConfig) -> Iterator[str]:
     nodes = config.section(GkeNodes)
     if not nodes.compact_placement:
@@ -78,6 +131,27 @@ def _placement(config: StackConfig) -> Iterator[str]:
         yield f"nodes.compactPlacement: not offered for {config.machine.name}; remove it"
 
 
+@breaks(
+    "gcp-a100",
+    {"nodes": {"consumption": "queued"}},
+    "check.enabled: with nodes.consumption queued, nodes are provisioned only for the training; remove it",
+)
+@breaks("gcp-a100", {"nodes": {"consumption": "reservation"}}, "nodes.reservation: missing; consumption reservation")
+@breaks(
+    "gcp-a100",
+    {"nodes": {"consumption": "spot", "reservation": "mine"}},
+    "nodes.reservation: cannot be combined with nodes.consumption spot",
+)
+@breaks(
+    "gcp-a100",
+    {"nodes": {"consumption": "flex_start", "maxRunHours": 200}},
+    "nodes.maxRunHours: 200 with consumption flex_start, which gives nodes for 7 days at most; allowed: at most 168",
+)
+@breaks(
+    "gcp-c3",
+    {"nodes": {"consumption": "queued"}},
+    "nodes.consumption: queued is offered for accelerators only, not for c3-highmem-8",
+)
 def _consumption(config: StackConfig) -> Iterator[str]:
     nodes = config.section(GkeNodes)
     if nodes.consumption == "reservation" and not nodes.reservation:
@@ -104,6 +178,11 @@ def _consumption(config: StackConfig) -> Iterator[str]:
             )
 
 
+@breaks(
+    "gcp-a100",
+    {"nodes": {"consumption": "on_demand", "fallback": "flex_start"}},
+    "nodes.fallback: flex_start with consumption on_demand on a2-highgpu-8g; allowed: none",
+)
 def _fallback(config: StackConfig) -> Iterator[str]:
     nodes = config.section(GkeNodes)
     if nodes.fallback != "none":
@@ -123,6 +202,11 @@ def _fallback(config: StackConfig) -> Iterator[str]:
             )
 
 
+@breaks(
+    "gcp-a100",
+    {"nodes": {"zones": ["us-east1-b"]}},
+    "nodes.zones: 'us-east1-b' is not a zone of us-central1, where gke.zone is",
+)
 def _zones(config: StackConfig) -> Iterator[str]:
     nodes, gke = config.section(GkeNodes), config.section(GkeConfig)
     for zone in nodes.zones:
@@ -135,6 +219,13 @@ def _zones(config: StackConfig) -> Iterator[str]:
             yield f"nodes.zones: {len(nodes.zones)} zones with nodes.{key}, which is in one; allowed: 1 zone"
 
 
+@breaks("gcp-c3", {"nodes": {"gpuDriver": "daemonset"}}, "nodes.gpuDriver: c3-highmem-8 has no accelerator")
+@breaks("gcp-c3", {"nodes": {"gpuDriverVersion": "LATEST"}}, "nodes.gpuDriverVersion: c3-highmem-8 has no accelerator")
+@breaks(
+    "gcp-a100",
+    {"nodes": {"gpuDriver": "daemonset", "gpuDriverVersion": "DEFAULT"}},
+    "nodes.gpuDriverVersion: only used with nodes.gpuDriver managed; remove it",
+)
 def _driver(config: StackConfig) -> Iterator[str]:
     nodes = config.section(GkeNodes)
     by_us, chosen = nodes.gpu_driver == "daemonset", "gpu_driver_version" in nodes.model_fields_set
@@ -149,6 +240,37 @@ def _driver(config: StackConfig) -> Iterator[str]:
 OF_VOLUME = {"disk_type": "nfs", "disk": "nfs", "server_image": "nfs", "tier": "filestore"}
 
 
+@breaks(
+    "gcp-a100",
+    {"storage": {"kind": "filestore", "sizeGib": 12000}},
+    "storage.sizeGib: 12000 with filestore tier ZONAL; allowed: 100 to 10239 or 10240 to 102400 in steps",
+)
+@breaks(
+    "gcp-a100",
+    {"storage": {"kind": "filestore", "sizeGib": 1024, "retain": True}},
+    "storage.retain: a Filestore instance lives in the stack's network and goes with it",
+)
+@breaks(
+    "gcp-a100",
+    {"storage": {"retain": True, "disk": "mine"}},
+    "storage.retain: a disk that storage.disk names is never deleted; remove retain",
+)
+@breaks("gcp-a100", {"storage": {"tier": "ZONAL"}}, "storage.tier: only used with storage.kind filestore; set")
+@breaks(
+    "gcp-a100",
+    {"storage": {"kind": "filestore", "sizeGib": 1024, "diskType": "pd-ssd"}},
+    "storage.diskType: only used with storage.kind nfs; set",
+)
+@breaks(
+    "gcp-a100",
+    {"storage": {"kind": "filestore", "sizeGib": 1024, "disk": "mine"}},
+    "storage.disk: only used with storage.kind nfs",
+)
+@breaks(
+    "gcp-a100",
+    {"image": {"builder": "prebuilt", "ref": "x@sha256:" + "0" * 64}},
+    "storage.serverImage: missing; builder prebuilt needs the image as name@sha256:",
+)
 def _storage(config: StackConfig) -> Iterator[str]:
     storage = config.section(GkeStorage)
     for key, kind in OF_VOLUME.items():
@@ -173,6 +295,9 @@ def _storage(config: StackConfig) -> Iterator[str]:
         yield "storage.retain: a disk that storage.disk names is never deleted; remove retain"
 
 
+@breaks(
+    "gcp-a100", {"image": {"registry": "ghcr.io/me"}}, "image.registry: the stack makes an Artifact Registry repository"
+)
 def _registry(config: StackConfig) -> Iterator[str]:
     if config.image.registry:
         yield (

@@ -81,65 +81,14 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("sections", "expected"),
     [
-        ({"workers": {"count": 2, "min": 3}}, "workers.min: 3 is more than workers.count; allowed: 1 to 2"),
-        ({"workers": {"gpus": 8}}, "workers.processes: 1 for 8 GPUs; allowed: 8, one per GPU"),
-        ({"storage": {"path": "/x"}}, "storage.path: only used with storage.kind hostPath"),
         ({"storage": {"kind": "hostPath", "path": "x"}}, "storage.path: 'x' is relative"),
-        ({"storage": {"className": "fast"}}, "storage.className: only used with storage.kind storageClass"),
-        ({"image": {"builder": "prebuilt", "ref": "x:latest"}}, "image.ref: 'x:latest' is not by digest"),
-        (
-            {"image": {"ref": "x@sha256:" + "0" * 64}},
-            "image.ref: only used with image.builder prebuilt; set image.builder, or remove image.ref",
-        ),
-        (
-            {"image": {"builder": "prebuilt", "ref": "x@sha256:" + "0" * 64, "buildx": "mine"}},
-            "image.buildx: only used with image.builder buildkit, not prebuilt",
-        ),
-        ({"image": {"insecure": True}}, "image.insecure: only used with image.registry"),
         ({"storage": {"throughput": "elastic"}}, "storage.throughput: unknown key; allowed: kind, sizeGib, path, "),
         ({"storage": {"diskType": "pd-balanced"}}, "storage.diskType: unknown key; allowed: kind, sizeGib, path, "),
         ({"storage": {"tier": "ZONAL"}}, "storage.tier: unknown key; allowed: kind, sizeGib, path, "),
-        (
-            {"cluster": {"context": "a", "name": "mine"}},
-            "cluster.name: only used with clusters that the stack makes; set cluster.kind: gke or eks, or",
-        ),
-        (
-            {"cluster": {"context": "a", "deletionProtection": True}},
-            "cluster.deletionProtection: only used with clusters that the stack makes; set cluster.kind: gke or eks",
-        ),
         ({"storage": {"serverImage": "x@sha256:" + "0" * 64}}, "storage.serverImage: unknown key; "),
-        ({"training": {"tokensPerStep": 20_000}}, "training.tokensPerStep: 20000 is not a multiple of"),
-        ({"training": {"steps": 50}}, "training.optimizer.warmupSteps: 100 leaves nothing of 50 steps"),
-        ({"training": {"steps": 500, "epochs": 2}}, "training.epochs: 2 given together with steps=500; give only one"),
-        ({"workers": {"environment": {"A-B": "1"}}}, "workers.environment: 'A-B' is no name of a variable"),
-        (
-            {"workers": {"environment": {"RDZV_ID": "1"}}},
-            "workers.environment.RDZV_ID: the stack sets it itself; remove it",
-        ),
-        (
-            {"workers": {"environment": {"HF_TOKEN": "1"}}},
-            "workers.environment.HF_TOKEN: the stack sets it itself; remove it",
-        ),
-        (
-            {"workers": {"environment": {"GITHUB_PAT": "1"}}},
-            "workers.environment.GITHUB_PAT: would be plain text in the Job; remove it",
-        ),
-        (
-            {"workers": {"environment": {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"}}},
-            "workers.environment: NCCL_SOCKET_NTHREADS 16 with NCCL_NSOCKS_PERTHREAD 8; allowed: 1 to 16 threads",
-        ),
-        (
-            {"training": {"metrics": {"wandbProject": "gpt2"}}},
-            "secrets.wandbApiKey: missing for training.metrics.wandbProject; set it with",
-        ),
         (
             {"training": {"model": {"preset": "gpt5"}}},
             "training.model.preset: 'gpt5' is not known; allowed: tiny, micro",
-        ),
-        ({"training": {"optimizer": {"learningRate": 5}}}, "training.optimizer.learningRate: 5 lets any training"),
-        (
-            {"training": {"engine": {"zeroStage": 2}}},
-            "training.engine.zeroStage: only used with engine.name deepspeed; set",
         ),
         ({"training": {"compil": True}}, "training.compil: unknown key; did you mean compile?"),
         ({"training": {"micro_bach": 1}}, "training.micro_bach: unknown key; did you mean microBatch?"),
@@ -150,51 +99,8 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"workers": {"machine_type": "x"}}, "workers.machine_type: unknown key; did you mean nodes.machineType?"),
         ({"machineType": "x"}, "machineType: unknown key; did you mean nodes.machineType?"),
         ({"workers": {"name": "x"}}, "workers.name: unknown key; allowed: count, "),
-        (
-            {"training": {"run": {"directory": "/x"}}},
-            "training.run.directory: /x would not be used; the folder follows",
-        ),
-        (
-            {"training": {"task": "question_answering", "model": {"preset": "small"}}},
-            "training.model.preset: given together with model.name; give only one",
-        ),
-        (
-            {"training": {"model": {"preset": "micro"}, "sequenceLength": 512, "microBatch": 8}},
-            "training.sequenceLength: 512 is longer than the 256 positions of preset micro",
-        ),
-        (
-            {"workers": {"count": 2, "processes": 2}, "training": {"tokensPerStep": 16384, "microBatch": 8}},
-            "training.microBatch: a step has 2 micro-batches for 4 processes",
-        ),
         ({"dataset": {"name": "Open Web"}}, "dataset.name: 'Open Web' is not a name"),
-        (
-            {"training": {"task": "finetune", "model": {"name": "gpt2"}}},
-            "dataset.input: sample is a book, and training.task finetune learns from conversations; give JSONL",
-        ),
-        (
-            {
-                "dataset": {"input": ["chats.jsonl"], "textField": "body"},
-                "training": {"task": "finetune", "model": {"name": "gpt2"}},
-            },
-            "dataset.textField: body, but training.task finetune reads no plain text; leave it out",
-        ),
         ({"dataset": {"documents": "words"}}, "dataset.documents: 'words' is not known; allowed: 'file', 'lines'"),
-        ({"dataset": {"tokenizer": "train:99"}}, "dataset.tokenizer: train:99; give train:WORDS with 257 to"),
-        (
-            {"dataset": {"tokenizer": "train:999"}, "training": {"model": {"name": "gpt2"}}},
-            "dataset.tokenizer: train:999 makes words that gpt2 has not learned; leave it out",
-        ),
-        ({"training": {"model": {"name": "./llama"}}}, "training.model.name: './llama' is no name on the Hugging Face"),
-        ({"training": {"model": {"name": "/home/me/llama"}}}, "training.model.name: '/home/me/llama' is no name"),
-        (
-            {"training": {"model": {"config": "llama.json"}}},
-            "training.model.config: pods do not see llama.json;",
-        ),
-        (
-            {"training": {"model": {"name": "https://hub/Qwen/Qwen3-4B/tree/main"}}},
-            "training.model.name: 'https://hub/Qwen/Qwen3-4B/tree/main' is no name on the Hugging Face hub; did "
-            "you mean Qwen/Qwen3-4B?",
-        ),
         ({"adapter": {"kind": "lora"}}, "adapter: unknown key; did you mean training.adapter?"),
         ({"model": {"name": "gpt2"}}, "model: unknown key; did you mean training.model?"),
         (

@@ -44,40 +44,10 @@ def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named
     [
         # Place and names.
         ({"eks": {"region": "us-west-2b"}}, "eks.region: 'us-west-2b' is not a region; give one such as us-east-2"),
-        (
-            {"eks": {"region": "us-west-3", "zones": []}},
-            "eks.region: the zones of 'us-west-3' are not known (infra/eks/zones.yaml); did you mean us-west-",
-        ),
-        (
-            {"eks": {"region": "us-esat-2", "zones": []}},
-            "eks.region: the zones of 'us-esat-2' are not known (infra/eks/zones.yaml); did you mean us-west-2 or "
-            "us-east-2?",
-        ),
-        (
-            {"eks": {"region": "cn-north-1", "zones": []}},
-            "eks.region: cn-north-1 is not a public AWS region; allowed: us-east-1",
-        ),
         ({"eks": {"zones": ["us-east-2a"]}}, "eks.zones.0: 'us-east-2a' is not a zone id; give one such as use2-az1"),
-        (
-            {"eks": {"zones": ["use2-az1", "usw2-az1"]}},
-            "eks.zones: usw2-az1 is not in region us-east-2; allowed: use2-az1, use2-az2, use2-az3",
-        ),
-        ({"eks": {"zones": ["use2-az1", "use2-az1"]}}, "eks.zones: use2-az1 is named twice; allowed: each once"),
         ({"eks": {"nodeRelease": "newest"}}, "eks.nodeRelease: 'newest' is no release of EKS's images; give latest"),
-        (
-            {"eks": {"nodeRelease": "1.35.2-20261101"}},
-            "eks.nodeRelease: 1.35.2-20261101 is not for Kubernetes 1.36; allowed: latest, or",
-        ),
         ({"eks": {"logs": ["apis"]}}, "eks.logs.0: 'apis' is not known; allowed: 'api', 'audit', 'authenticator'"),
-        (
-            {"eks": {"admins": ["arn:aws:iam::123456789012:role/ops"] * 2}},
-            "eks.admins: arn:aws:iam::123456789012:role/ops is named twice; allowed: each once",
-        ),
         ({"cluster": {"name": "4gpus"}}, "cluster.name: '4gpus' makes the ECR repository '4gpus/trainyard/"),
-        ({"cluster": {"context": "kind"}}, "cluster.context: only used with cluster.kind existing"),
-        ({"workers": {"nodeSelector": {"a": "b"}}}, "workers.nodeSelector: only used with cluster.kind existing"),
-        ({"workers": {"tolerations": ["a"]}}, "workers.tolerations: only used with cluster.kind existing"),
-        ({"workers": {"runtimeClass": "nvidia"}}, "workers.runtimeClass: only used with cluster.kind existing"),
         ({"eks": None}, "eks: missing; a cluster of kind eks needs eks.region"),
         ({"nodes": None}, "nodes: missing; a cluster of kind eks needs nodes.machineType"),
         (
@@ -85,56 +55,15 @@ def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named
             "gke: only used with clusters that the stack makes; set cluster.kind: gke, or remove gke",
         ),
         # Who gets in.
-        ({"eks": {"apiAllowedCidrs": []}}, "eks.apiAllowedCidrs: missing; without it not even Pulumi reaches"),
-        ({"eks": {"apiAllowedCidrs": ["0.0.0.0/0"]}}, "eks.apiAllowedCidrs: 0.0.0.0/0 lets in far more than"),
-        ({"eks": {"apiAllowedCidrs": ["10.1.2.3/32"]}}, "eks.apiAllowedCidrs: 10.1.2.3/32 is a private range"),
         (
             {"eks": {"apiAllowedCidrs": ["198.51.100.7/24"]}},
             "eks.apiAllowedCidrs.0: '198.51.100.7/24' is no IPv4 range (198.51.100.7/24 has host bits set)",
         ),
-        (
-            {"eks": {"apiAllowedCidrs": [f"8.8.{number}.0/24" for number in range(41)]}},
-            "eks.apiAllowedCidrs: 41 ranges; EKS takes at most 40",
-        ),
         ({"eks": {"admins": ["ops"]}}, "eks.admins.0: 'ops' is not an IAM role or user; give its ARN"),
         ({"eks": {"viewers": ["ci"]}}, "eks.viewers.0: 'ci' is not an IAM role or user; give its ARN"),
-        (
-            {"eks": {"viewers": ["arn:aws:iam::123456789012:role/ci"] * 2}},
-            "eks.viewers: arn:aws:iam::123456789012:role/ci is named twice; allowed: each once",
-        ),
-        (
-            {"eks": {key: ["arn:aws:iam::123456789012:role/ci"] for key in ("admins", "viewers")}},
-            "eks.viewers: arn:aws:iam::123456789012:role/ci is in eks.admins too; list each in one of the two",
-        ),
         # Network.
-        ({"eks": {"vpcCidr": "8.8.0.0/16"}}, "eks.vpcCidr: 8.8.0.0/16 is public; allowed: a range inside 10.0.0.0/8"),
-        ({"eks": {"vpcCidr": "10.0.0.0/24"}}, "eks.vpcCidr: 10.0.0.0/24 is a /24; allowed: /16 to /20"),
-        ({"eks": {"vpcCidr": "172.20.0.0/16"}}, "eks.vpcCidr: 172.20.0.0/16 overlaps 172.20.0.0/16, the range of the"),
         # Machines.
-        (
-            {"eks": {"systemMachineType": "p4d.24xlarge"}},
-            "eks.systemMachineType: 'p4d.24xlarge' is not known; allowed: m5.large",
-        ),
-        ({"dataset": {"memoryGib": 40}}, "dataset.memoryGib: 40 fits no m6i.large; allowed: at most"),
-        ({"dataset": {"cpu": 2}}, "dataset.cpu: 2 fits no m6i.large; allowed: at most"),
         ({"eks": {"version": "1.29"}}, "eks.version: '1.29' is not known; allowed: '1.35', '1.36'"),
-        (
-            {"nodes": {"machineType": "a2-highgpu-8g"}},
-            "nodes.machineType: 'a2-highgpu-8g' is not known as a worker; allowed: g4dn.xlarge",
-        ),
-        ({"nodes": {"machineType": "g4dn.xlarg"}}, "nodes.machineType: 'g4dn.xlarg' is not known as a worker; did you"),
-        (
-            {"nodes": {"alternatives": ["g4dn.12xlarge"]}},
-            "nodes.alternatives: g4dn.12xlarge cannot stand in for g4dn.xlarge, which has 1 nvidia-tesla-t4 and 4 "
-            "vCPU; allowed: g4dn.2xlarge, g4dn.4xlarge, g4dn.8xlarge, g4dn.16xlarge",
-        ),
-        ({"nodes": {"alternatives": ["g5.xlarge"]}}, "nodes.alternatives: g5.xlarge cannot stand in for g4dn.xlarge"),
-        (
-            {"nodes": {"machineType": "g4dn.12xlarge"}},
-            "nodes.alternatives: g4dn.2xlarge cannot stand in for g4dn.12xlarge, which has 4 nvidia-tesla-t4 and 48 "
-            "vCPU; allowed: none",
-        ),
-        ({"nodes": {"efa": True}}, "nodes.efa: g4dn.xlarge has no Elastic Fabric Adapter; allowed: g4dn.8xlarge"),
         (
             {"nodes": {"machineType": "g5.8xlarge", "alternatives": [], "efa": True, "consumption": "flex_start"}},
             "nodes.consumption: 'flex_start' is not known; allowed: 'on_demand', 'spot'",
@@ -144,30 +73,13 @@ def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named
         ({"nodes": {"gpuDriver": "daemonset"}}, "nodes.gpuDriver: unknown key; allowed: machineType, "),
         ({"nodes": {"reservation": "mine"}}, "nodes.reservation: unknown key; allowed: machineType, "),
         ({"nodes": {"maxRunHours": 24}}, "nodes.maxRunHours: unknown key; allowed: machineType, "),
-        (
-            {"nodes": {"consumption": "on_demand", "fallback": "on_demand"}},
-            "nodes.fallback: only used with nodes.consumption spot; set nodes.consumption, or remove nodes.fallback",
-        ),
-        ({"nodes": {"localSsds": 3}}, "nodes.localSsds: g4dn.xlarge does not take 3 local SSDs; allowed: 0, 1"),
-        ({"nodes": {"max": 1}}, "nodes.max: 1 node for workers.count 2; allowed: 2 or more"),
-        ({"workers": {"cpu": 4}}, "workers.cpu: 4 on g4dn.xlarge, which has 4 CPUs, 3.92 of them for pods"),
         # Precision: Turing has no bf16 units.
-        (
-            {"training": {"precision": "bf16"}},
-            "training.precision: bf16 is not supported by nvidia-tesla-t4; use fp16, fp32 or auto",
-        ),
         # Storage and images.
         ({"storage": {"kind": "nfs"}}, "storage.kind: 'nfs' is not known; allowed: 'efs'"),
         ({"storage": {"kind": "hostPath"}}, "storage.kind: 'hostPath' is not known; allowed: 'efs'"),
         ({"storage": {"disk": "mine"}}, "storage.disk: 'mine' is no file system; give its id, fs-..."),
-        ({"storage": {"disk": "fs-01234567", "retain": True}}, "storage.retain: a file system that storage.disk names"),
         ({"storage": {"accessMode": "ReadWriteOnce"}}, "storage.accessMode: unknown key; allowed: kind, "),
         ({"storage": {"tier": "BASIC_HDD"}}, "storage.tier: unknown key; allowed: kind, "),
-        (
-            {"image": {"builder": "buildah"}},
-            "image.builder: buildah has no way to log in to the stack's ECR repository",
-        ),
-        ({"image": {"registry": "ghcr.io/you"}}, "image.registry: the stack makes an ECR repository"),
     ],
     ids=lambda value: None if isinstance(value, dict) else value.split(";")[0][:60],
 )

@@ -36,167 +36,21 @@ def test_the_stack_files_are_valid(stack: str) -> None:
         ("gcp-a100", {"gke": {"zone": "us-central1"}}, "gke.zone: 'us-central1' is not a zone; give one such as"),
         (
             "gcp-a100",
-            {"gke": {"zone": "us-east4-a"}},
-            "gke.zone: a2-highgpu-8g is not offered in us-east4-a (as of 2026-11-21); allowed: asia-northeast1-a",
-        ),
-        (
-            "gcp-a100",
-            {"gke": {"zone": "us-central1-d"}},
-            "gke.zone: a2-highgpu-8g is not offered in us-central1-d (as of 2026-11-21); allowed: us-central1-a, "
-            "us-central1-b, us-central1-c, us-central1-f",
-        ),
-        (
-            "gcp-a100",
             {"cluster": {"name": "a-name-that-is-far-too-long"}},
             "cluster.name: 'a-name-that-is-far-too-long' has 27 characters; allowed: 24",
         ),
         ("gcp-a100", {"cluster": {"name": "8gpus"}}, "cluster.name: '8gpus' makes the nodes' service account"),
-        ("gcp-a100", {"cluster": {"context": "kind"}}, "cluster.context: only used with cluster.kind existing"),
-        ("gcp-a100", {"cluster": {"kubeconfig": "k"}}, "cluster.kubeconfig: only used with cluster.kind existing"),
         (
             "gcp-a100",
             {"gke": {"noUpgradesSince": "yesterday"}},
             "gke.noUpgradesSince: 'yesterday' is no time with its zone; give one such as 2026-11-01T00:00:00Z",
         ),
-        (
-            "gcp-a100",
-            {"gke": {"systemMachineType": "n4-standard-4"}},
-            "gke.systemMachineType: 'n4-standard-4' is not known; allowed: e2-standard-2, e2-standard-4",
-        ),
-        (
-            "gcp-a100",
-            {"nodes": {"machineType": "a3-highgpu-8g"}},
-            "workers.count: 2 workers on a3-highgpu-8g, whose nodes would exchange gradients over one interface",
-        ),
         ("gcp-a100", {"gke": None}, "gke: missing; a cluster of kind gke needs gke.project, gke.zone"),
         ("gcp-a100", {"nodes": None}, "nodes: missing; a cluster of kind gke needs nodes.machineType"),
         # Machines.
-        (
-            "gcp-a100",
-            {"nodes": {"machineType": "a2-highgpu-3g"}},
-            "nodes.machineType: 'a2-highgpu-3g' is not known as a worker; did you mean a2-highgpu-",
-        ),
-        (
-            "gcp-c3",
-            {"nodes": {"machineType": "c4-highmem-8"}},
-            "nodes.machineType: 'c4-highmem-8' is not known as a worker; with no accelerator: c3-highmem-8, ",
-        ),
-        (
-            "gcp-c3",
-            {"nodes": {"diskType": "pd-standard"}},
-            "nodes.diskType: pd-standard cannot be attached to c3-highmem-8; allowed: pd-balanced, pd-ssd, hyperdisk",
-        ),
-        (
-            "gcp-a100",
-            {"nodes": {"localSsds": 4}},
-            "nodes.localSsds: a2-highgpu-8g does not take 4 local SSDs; allowed: 0, 8",
-        ),
-        (
-            "gcp-a100",
-            {"nodes": {"threadsPerCore": 1}},
-            "nodes.threadsPerCore: a2-highgpu-8g has a fixed number of threads per core; remove it",
-        ),
-        ("gcp-c3", {"nodes": {"gpuDriver": "daemonset"}}, "nodes.gpuDriver: c3-highmem-8 has no accelerator"),
-        (
-            "gcp-c3",
-            {"nodes": {"gpuDriverVersion": "LATEST"}},
-            "nodes.gpuDriverVersion: c3-highmem-8 has no accelerator",
-        ),
-        (
-            "gcp-a100",
-            {"nodes": {"gpuDriver": "daemonset", "gpuDriverVersion": "DEFAULT"}},
-            "nodes.gpuDriverVersion: only used with nodes.gpuDriver managed; remove it",
-        ),
         # Pods and nodes.
-        (
-            "gcp-c3",
-            {"nodes": {"threadsPerCore": 1}, "workers": {"cpu": 7}},
-            "workers.cpu: 7 on c3-highmem-8 with 1 thread a core, which has 4 CPUs, 3.92 of them for pods, less what "
-            "the cluster's own pods take; allowed: at most 3",
-        ),
-        (
-            "gcp-c3",
-            {"workers": {"memoryGib": 64}},
-            "workers.memoryGib: 64 on c3-highmem-8, which has 56.5 GiB for pods, less what the cluster's own pods "
-            "take; allowed: at most 55",
-        ),
-        ("gcp-c3", {"workers": {"cpu": 6.5}}, "workers.cpu: 6.5 is no whole number; pods get whole cores"),
-        (
-            "gcp-a100",
-            {"workers": {"gpus": 4}},
-            "workers.gpus: 4 on a2-highgpu-8g, which has nvidia-tesla-a100 x8; allowed: 8",
-        ),
-        (
-            "gcp-a100",
-            {"workers": {"processes": 4}},
-            "workers.processes: 4 for 8 GPUs; allowed: 8, one per GPU",
-        ),
-        ("gcp-a100", {"workers": {"count": 3}}, "nodes.max: 2 nodes for workers.count 3; allowed: 3 or more"),
-        (
-            "gcp-a100",
-            {"workers": {"spares": 1}},
-            "nodes.max: 2 nodes for workers.count 2 and workers.spares 1; allowed: 3 or more",
-        ),
         # How nodes are had.
-        (
-            "gcp-a100",
-            {"nodes": {"compactPlacement": True, "consumption": "queued"}, "check": {"enabled": False}},
-            "nodes.compactPlacement: cannot be combined with nodes.consumption queued; allowed with: on_demand, spot, "
-            "reservation",
-        ),
-        (
-            "gcp-a100",
-            {"nodes": {"compactPlacement": True, "consumption": "flex_start"}},
-            "nodes.compactPlacement: cannot be combined with nodes.consumption flex_start",
-        ),
-        (
-            "gcp-a100",
-            {
-                "nodes": {"machineType": "n1-standard-8", "compactPlacement": True, "localSsds": 0},
-                "training": {"precision": "fp16"},
-            },
-            "nodes.compactPlacement: not offered for n1-standard-8",
-        ),
-        (
-            "gcp-a100",
-            {"nodes": {"consumption": "queued"}},
-            "check.enabled: with nodes.consumption queued, nodes are provisioned only for the training; remove it",
-        ),
-        ("gcp-c3", {"dataset": {"memoryGib": 200}}, "dataset.memoryGib: 200 fits no e2-standard-4; allowed: at most"),
-        ("gcp-c3", {"dataset": {"cpu": 32}}, "dataset.cpu: 32 fits no e2-standard-4; allowed: at most"),
-        ("gcp-a100", {"nodes": {"consumption": "reservation"}}, "nodes.reservation: missing; consumption reservation"),
-        (
-            "gcp-a100",
-            {"nodes": {"consumption": "spot", "reservation": "mine"}},
-            "nodes.reservation: cannot be combined with nodes.consumption spot",
-        ),
-        (
-            "gcp-a100",
-            {"nodes": {"consumption": "flex_start", "maxRunHours": 200}},
-            "nodes.maxRunHours: 200 with consumption flex_start, which gives nodes for 7 days at most; allowed: at "
-            "most 168",
-        ),
-        (
-            "gcp-c3",
-            {"nodes": {"consumption": "queued"}},
-            "nodes.consumption: queued is offered for accelerators only, not for c3-highmem-8",
-        ),
         # Arithmetic.
-        (
-            "gcp-a100",
-            {"nodes": {"machineType": "n1-standard-8", "localSsds": 0}},
-            "training.precision: bf16 is not supported by nvidia-tesla-t4; use fp16, fp32 or auto",
-        ),
-        (
-            "gcp-c3",
-            {"training": {"precision": "fp16"}},
-            "training.precision: fp16 is not supported by c3-highmem-8; use bf16, fp32 or auto",
-        ),
-        (
-            "gcp-c3",
-            {"training": {"engine": {"zeroStage": 2}}},
-            "training.engine.zeroStage: only used with engine.name deepspeed; set",
-        ),
         # Storage and images.
         (
             "gcp-a100",
@@ -205,48 +59,8 @@ def test_the_stack_files_are_valid(stack: str) -> None:
         ),
         (
             "gcp-a100",
-            {"storage": {"kind": "filestore", "sizeGib": 12_000}},
-            "storage.sizeGib: 12000 with filestore tier ZONAL; allowed: 100 to 10239 or 10240 to 102400 in steps",
-        ),
-        (
-            "gcp-a100",
-            {"storage": {"kind": "filestore", "sizeGib": 1024, "retain": True}},
-            "storage.retain: a Filestore instance lives in the stack's network and goes with it",
-        ),
-        (
-            "gcp-a100",
-            {"storage": {"retain": True, "disk": "mine"}},
-            "storage.retain: a disk that storage.disk names is never deleted; remove retain",
-        ),
-        (
-            "gcp-a100",
-            {"storage": {"tier": "ZONAL"}},
-            "storage.tier: only used with storage.kind filestore; set",
-        ),
-        (
-            "gcp-a100",
-            {"storage": {"kind": "filestore", "sizeGib": 1024, "diskType": "pd-ssd"}},
-            "storage.diskType: only used with storage.kind nfs; set",
-        ),
-        (
-            "gcp-a100",
-            {"storage": {"kind": "filestore", "sizeGib": 1024, "disk": "mine"}},
-            "storage.disk: only used with storage.kind nfs",
-        ),
-        (
-            "gcp-a100",
             {"storage": {"accessMode": "ReadWriteOnce"}},
             "storage.accessMode: unknown key; allowed: kind, ",
-        ),
-        (
-            "gcp-a100",
-            {"image": {"registry": "ghcr.io/me"}},
-            "image.registry: the stack makes an Artifact Registry repository",
-        ),
-        (
-            "gcp-a100",
-            {"image": {"builder": "prebuilt", "ref": "x@sha256:" + "0" * 64}},
-            "storage.serverImage: missing; builder prebuilt needs the image as name@sha256:",
         ),
     ],
 )

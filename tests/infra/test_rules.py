@@ -1,0 +1,36 @@
+"""Each rule of a stack's configuration has configurations that break it, and says what is wrong and what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra.clouds import CLOUDS
+from infra.config import EXAMPLES, ConfigError, Example
+from infra.parse import parse
+from infra.rules import RULES
+from tests.infra.recorded import changed
+
+ALL = (*RULES, *(rule for cloud in CLOUDS.values() for rule in cloud.rules))
+
+
+def test_every_rule_has_a_configuration_that_breaks_it() -> None:
+    assert [rule.__name__ for rule in ALL if rule not in EXAMPLES] == []
+
+
+@pytest.mark.parametrize(
+    "example",
+    [example for rule in ALL for example in EXAMPLES.get(rule, ())],
+    ids=lambda example: f"{example.stack}-{example.said[:60]}",
+)
+def test_each_rule_says_what_is_wrong_and_what_is_allowed(example: Example) -> None:
+    values: dict[str, Any] = {"cluster": {"context": "somewhere"}, **example.change}
+    if example.stack:
+        values = changed(example.stack, **example.change)
+    with pytest.raises(ConfigError) as caught:
+        parse(values, example.stack or "test")
+    found = [problem for problem in caught.value.problems if problem.startswith(example.said)]
+    assert found, caught.value.problems
+    assert found[0].key == example.said.partition(": ")[0]
+    assert example.stack or len(caught.value.problems) == 1, "nothing follows from it"
