@@ -145,7 +145,8 @@ def _machine(config: StackConfig) -> Iterator[str]:
     cloud, wanted = cloud_of(config), config.section(NodesConfig).machine_type
     known = cloud.workers()
     if known and wanted not in known:
-        hint = instead_of(wanted, known, load(cloud.folder / "elsewhere.yaml") if cloud.folder else {})
+        elsewhere = cloud.folder and cloud.folder / "elsewhere.yaml"
+        hint = instead_of(wanted, known, load(elsewhere) if elsewhere and elsewhere.exists() else {})
         yield f"nodes.machineType: '{wanted}' is not known as a worker; {hint}"
 
 
