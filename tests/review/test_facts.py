@@ -31,7 +31,7 @@ SINCE = "2025-11-12"
 
 
 def test_each_fact_is_a_line_and_a_value_is_none(tmp_path: Path) -> None:
-    for name, text in (("infra/a.yaml", DATA), ("cli/b.py", CODE), ("docs/c.md", "read 2020-01-01")):
+    for name, text in (("infra/a.yaml", DATA), ("cli/b.py", CODE), ("docs/costs.md", "read 2020-01-01")):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(text)
     for command in (["init", "--quiet"], ["add", "."]):
