@@ -18,7 +18,7 @@ import sys
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from trainer.checkpoint.format import INDEX, indexed
 from trainer.config.paths import folder, place
@@ -224,7 +224,8 @@ def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
     url = hf_hub_url(name, file.rfilename, revision=commit)
     for _ in range(2):
         with open_append(part) as opened:
-            http_get(url, opened, resume_size=opened.tell(), headers=build_hf_headers(), expected_size=file.size)
+            bounded: Any = _Bounded(opened, file.size or 0, f"--model {name}: {file.rfilename}")
+            http_get(url, bounded, resume_size=opened.tell(), headers=build_hf_headers(), expected_size=file.size)
             opened.flush()
             os.fsync(opened.fileno())
         if _is_whole(part, file):
@@ -233,6 +234,24 @@ def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
             return
         part.unlink()
     raise UserError(f"--model {name}: {file.rfilename} failed its checksum twice; try again later")
+
+
+class _Bounded:
+    """A file that is written up to a size: one that the hub sends without an end would fill the volume."""
+
+    def __init__(self, file: BinaryIO, size: int, name: str) -> None:
+        self._file, self._size, self._name = file, size, name
+
+    def write(self, data: bytes) -> int:
+        if self._file.tell() + len(data) > self._size:
+            self._file.truncate(0)
+            raise UserError(
+                f"{self._name}: the hub sends more than the {self._size} bytes that it says; try again later"
+            )
+        return self._file.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def _is_whole(path: Path, file: RepoSibling) -> bool:

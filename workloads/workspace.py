@@ -83,6 +83,37 @@ class Workspace:
         return pulumi.ResourceOptions(parent=by, deleted_with=self.namespace.lifetime)
 
 
+#: Addresses inside of a cluster, a network or a machine; the rest is the internet.
+#: RFC 1122, 1918, 3927, 4193, 4291, 6052, 6598.
+INNER = {
+    "0.0.0.0/0": (
+        "0.0.0.0/8",
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+    ),
+    "::/0": ("::1/128", "fc00::/7", "fe80::/10", "64:ff9b::/96"),
+}
+#: GKE's metadata server, which gives the Job's service account its token (Dataplane V2: this address and port).
+#: EKS's pods get theirs from STS, an address of the internet. https://cloud.google.com/kubernetes-engine/docs/how-to/
+#: network-policy#network-policy-and-workload-identity, 2026-11.
+READERS_TOKEN = {"gke": ("169.254.169.254/32", (80,)), "eks": ("169.254.170.23/32", (80,))}
+
+
+def _internet(config: StackConfig) -> list[Peers]:
+    """The internet's web servers, and what a bucket's reader needs: an address that redirects to an inner one ends."""
+    net = k8s.networking.v1
+    blocks = [net.IPBlockArgs(cidr=every, except_=list(inner)) for every, inner in INNER.items()]
+    found: list[Peers] = [([net.NetworkPolicyPeerArgs(ip_block=block) for block in blocks], ports(80, 443))]
+    if token := READERS_TOKEN.get(config.cluster.kind):
+        address, numbers = token
+        found.append(([net.NetworkPolicyPeerArgs(ip_block=net.IPBlockArgs(cidr=address))], ports(*numbers)))
+    return found
+
+
 def _dns(own: Sequence[str]) -> list[Peers]:
     """The cluster's name servers (dns.yaml), and those at the addresses `own`, in CIDR notation."""
     net, select_by = k8s.networking.v1, k8s.meta.v1.LabelSelectorArgs
@@ -108,9 +139,9 @@ def _policies(
 
     All reach the cluster's name servers, and so, by names that those look up elsewhere, any of these can tell something
     to the world. Trainers reach each other and the rendezvous, and with wandb any server's port 443; the dataset Job
-    reaches the web. The network plug-in has to enforce them (GKE Dataplane V2, EKS VPC CNI with its policy agent,
-    Calico, Cilium, the local node with `up --policies`). The node mounts the storage, and port-forward enters through
-    the kubelet: neither needs a rule.
+    reaches the internet's web servers, and nothing inside. The network plug-in has to enforce them (GKE Dataplane V2,
+    EKS VPC CNI with its policy agent, Calico, Cilium, the local node with `up --policies`). The node mounts the
+    storage, and port-forward enters through the kubelet: neither needs a rule.
     """
     everyone = k8s.meta.v1.LabelSelectorArgs()
     trainer, etcd, dataset = (select(name) for name in ("trainer", "rendezvous", "dataset"))
@@ -131,5 +162,5 @@ def _policies(
         "trainers": (trainer, ingress, egress),
         # A writer there can end the training but not run code in it (trainer/elastic/rendezvous_state.py).
         "rendezvous": (etcd, [(trainer, client)], None),
-        "dataset": (dataset, None, [(None, ports(80, 443))]),
+        "dataset": (dataset, None, _internet(config)),
     }

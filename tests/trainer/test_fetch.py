@@ -19,6 +19,7 @@ import pytest
 
 from trainer import fetch
 from trainer.contract import FETCHED
+from trainer.errors import UserError
 
 CHUNK = 10 * 1024 * 1024
 """Bytes that huggingface_hub writes at a time."""
@@ -280,3 +281,14 @@ def test_questions_are_fetched_once_and_read_back_as_they_were(
     assert fetch.main(["--questions", sources[0], "--output", str(tmp_path / "other")]) == 2
     assert fetch.main(["--questions", *sources, sources[1], "--output", str(tmp_path / "three")]) == 2
     assert "3 sources; give hf:NAME, or train and validation" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("parts", [[b"x" * 11], [b"x" * 6, b"x" * 5], [b"x" * 10, b"x"]])
+def test_a_file_that_is_longer_than_the_hub_says_is_not_written_to_its_end(tmp_path: Path, parts: list[bytes]) -> None:
+    with open(tmp_path / "part", "ab") as file:
+        bounded = fetch._Bounded(file, 10, "--model m: model.safetensors")
+        for part in parts[:-1]:
+            bounded.write(part)
+        with pytest.raises(UserError, match="the hub sends more than the 10 bytes that it says"):
+            bounded.write(parts[-1])
+    assert (tmp_path / "part").stat().st_size == 0

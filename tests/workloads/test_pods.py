@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
@@ -60,15 +60,32 @@ def test_traffic_is_denied_but_for_what_is_needed(local_stack: Recording) -> Non
     trainers = [{"podSelector": policies["trainers"]["podSelector"]}]
     assert (among_trainers, to_trainers) == ({"from": trainers}, {"to": trainers}), "on any port"
     assert to_etcd == {"to": [{"podSelector": policies["rendezvous"]["podSelector"]}], "ports": into_etcd["ports"]}
-    # Only the dataset Job leaves the cluster.
-    leaving = {
-        name: [(port["port"], port["protocol"]) for port in rule["ports"]]
-        for name, spec in policies.items()
-        for rule in spec.get("egress", [])
-        if "to" not in rule
-    }
-    assert leaving == {"dataset": [(80, "TCP"), (443, "TCP")]}
+    assert not any("to" not in rule for spec in policies.values() for rule in spec.get("egress", []))
     assert policies["allow-dns"]["podSelector"] == {}
+
+
+@pytest.mark.parametrize("stack", stacks())
+def test_the_dataset_job_reaches_the_internet_and_nothing_inside(stack: str, local_kubeconfig: object) -> None:
+    """A page that redirects to an inner address is not followed there."""
+    rules = recorded(stack).one("NetworkPolicy", "dataset").inputs["spec"]["egress"]
+
+    def reached(address: str, port: int) -> bool:
+        place = ip_address(address)
+        for rule in rules:
+            for block in (each["ipBlock"] for each in rule["to"] if port in {one["port"] for one in rule["ports"]}):
+                inner = any(place in ip_network(each) for each in block.get("except", []))
+                if place in ip_network(block["cidr"]) and not inner:
+                    return True
+        return False
+
+    assert all(reached(address, port) for address in ("8.8.8.8", "2606:4700::1111") for port in (80, 443))
+    inner = "10.0.0.1 10.255.1.1 172.16.0.1 172.31.9.9 192.168.1.1 100.64.3.3 127.0.0.1 169.254.169.253 169.254.170.2"
+    inner += " 0.0.0.0 ::1 fd00:ec2::254 fe80::1 64:ff9b::a00:1"
+    assert [address for address in inner.split() if reached(address, 80) or reached(address, 443)] == []
+    assert not reached("8.8.8.8", 22)
+    given = {"gke": "169.254.169.254", "eks": "169.254.170.23"}
+    kind = "gke" if stack.startswith("gcp") else "eks" if stack.startswith("aws") else ""
+    assert [address for address in given.values() if reached(address, 80)] == ([given[kind]] if kind else [])
 
 
 @pytest.mark.parametrize("stack", stacks())

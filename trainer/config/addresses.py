@@ -47,22 +47,38 @@ _PAGES = (
     (_FORGES, r"[^/?]+/[^/?]+(?:(?:/-)?/tree/.*)?/?(?:\?.*)?", "about a repository; give its files in raw form"),
 )
 """Server, path and what the address is a page of."""
+_FOREIGN = re.compile(r"[A-Za-z][\w+.-]*:|[^/]*@[^/]*:")
+"""What begins as an address does: with a scheme, a drive or a server."""
+_SERVERS = re.compile(
+    r"(www\.[^/]+|[^/:]+\.(amazonaws|googleapis)\.com|huggingface\.co|hf\.co|github\.com)(:\d+)?(/|$)", re.I
+)
 _ways: dict[tuple[str, str], list[dict[str, Any]]] = {}
 
 
 def address(text: str) -> str:
     """An input in its one spelling. Raises ValueError with what to write instead."""
     text = text.strip()
-    scheme, colon, rest = text.partition(":")
-    scheme = scheme.lower()
     if not text:
         raise ValueError(f"'{text}' {NOWHERE}")
+    if found := re.fullmatch(r"arn:aws[a-z-]*:s3:::(.+)", text, re.IGNORECASE):
+        text = f"s3://{found[1]}"
+    if found := re.fullmatch(r"(s3[an]?|gc?s|https?|file|hf)[^\w:/]?//+(.*)", text, re.IGNORECASE):
+        raise ValueError(f"'{text}' lacks the colon of an address; write {found[1].lower()}://{found[2]}")
+    if _SERVERS.match(text):
+        raise ValueError(f"'{text}' lacks the scheme of an address; write https://{text}, s3:// or gs://BUCKET/NAME")
+    scheme, colon, rest = text.partition(":")
+    scheme = scheme.lower()
     if scheme == "hf" and colon:
         return _of_hub(text, rest)
     scheme = SPELLED.get(scheme, scheme)
     if colon and scheme in (*SCHEMES, "file") and not rest.startswith("//"):
         raise ValueError(f"'{text}' lacks slashes; write {scheme}://{rest.lstrip('/')}")
     if "://" not in text:
+        if _FOREIGN.match(text) and "\\" not in text:
+            raise ValueError(
+                f"'{text}' is no address that is read, and no file; allowed: {', '.join(SCHEMES)}://, hf:NAME; "
+                f"a file or folder of that name is ./{text}"
+            )
         return text
     server, slash, path = rest.removeprefix("//").partition("/")
     if scheme == "file":
@@ -75,7 +91,8 @@ def address(text: str) -> str:
         if query := re.search(r"\?\w+=", path):
             raise ValueError(f"'{text}' ends in a query, which {scheme}:// has not; leave out {path[query.start() :]}")
     elif scheme.startswith("http"):
-        server = server.lower()
+        user, at, host = server.rpartition("@")
+        server = f"{user}{at}{host.lower()}"
         _refuse_page(text, server, path)
     return f"{scheme}://{server}{slash}{path}"
 

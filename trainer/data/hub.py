@@ -5,6 +5,7 @@ Data is streamed from the hub, so only the shards are stored; with HF_HUB_OFFLIN
 """
 
 import functools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,38 @@ def _parse(spec: str) -> list[tuple[str, str | None, str]]:
     return [("/".join(steps[:2]), "/".join(steps[2:]), split)]
 
 
+def _require_inside(spec: str, folder: Path) -> None:
+    """Refuse a folder whose card names files outside of it, or on the web. Raises UserError."""
+    import yaml
+
+    for name in ("README.md", ".huggingface.yaml"):
+        file = folder / name
+        text = file.read_text("utf-8", errors="replace") if file.is_file() else ""
+        if name == "README.md":
+            text = text.split("\n---", 1)[0].removeprefix("---") if text.startswith("---") else ""
+        try:
+            said = yaml.safe_load(text)
+        except (yaml.YAMLError, RecursionError):
+            continue  # `datasets` says what is wrong
+        for path in _named(said.get("configs") if isinstance(said, dict) else None):
+            inside = "://" not in path and "::" not in path and ".." not in Path(path).parts
+            if not inside or not Path(os.path.realpath(folder / path)).is_relative_to(os.path.realpath(folder)):
+                raise UserError(f"--input {spec}: {name} names {path}, which is not in the folder; name files of it")
+
+
+def _named(part: Any, asked: bool = False) -> Iterator[str]:
+    """The files and folders that a card's `configs` name."""
+    if isinstance(part, str) and asked:
+        yield part
+    for name, each in part.items() if isinstance(part, dict) else (("", each) for each in _list(part)):
+        if name != "split":
+            yield from _named(each, asked or name in ("data_files", "data_dir"))
+
+
+def _list(part: Any) -> list[Any]:
+    return part if isinstance(part, list) else []
+
+
 @functools.lru_cache(maxsize=4)
 def _open(spec: str) -> tuple[Any, str, str | None]:
     """The dataset, streamed, or from the cache when offline; its name and configuration. Raises UserError."""
@@ -112,6 +145,7 @@ def _open(spec: str) -> tuple[Any, str, str | None]:
             for path in sorted(folder.rglob("*")):
                 if not path.is_dir():
                     require_regular(path, folder)
+            _require_inside(spec, folder)
         try:
             if not offline() and "/" not in name and folder is None:
                 name = HfApi().dataset_info(name).id  # huggingface_hub 2.4 reads files of OWNER/NAME only

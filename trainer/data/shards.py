@@ -24,6 +24,7 @@ from trainer.data.batches import stored_bytes
 from trainer.data.conversations import BEGINS, COUNTS, DOCUMENTS, ID, MARKS
 from trainer.data.documents import Advance, Joins, Piece, Place, Records, Unit, anywhere, units
 from trainer.data.encoding import Differs, Encode
+from trainer.errors import UserError, one_line
 from trainer.files import (
     Unfit,
     fsync,
@@ -122,6 +123,13 @@ def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder, advance: A
             encoded = coder.encode([unit.text for unit, _, _ in group], [unit.continues for unit, _, _ in group])
         except Differs as error:
             raise Differs(_name(piece, group[error.args[0]][0])) from None
+        except BaseException as error:
+            if type(error).__name__ == "PanicException":  # of Rust: a pattern that its engine gives up
+                raise UserError(
+                    f"--tokenizer: cannot encode this text ({one_line(error)}), of {_name(piece, group[0][0])} or the "
+                    "next; give another tokenizer"
+                ) from None
+            raise
         for (unit, split, ends), ids in zip(group, encoded, strict=True):
             writer.add(split, ids + coder.separator if ends else ids, unit, recipe.shard_tokens)
     writer.unlearned += counted.empty

@@ -25,8 +25,49 @@ def previewed(*inputs: str) -> StackConfig:
 
 
 @pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("arn:aws:s3:eu-west-1:123456789012:accesspoint/text/a.txt", "is no address that is read"),
+        ("arn:aws:iam::123456789012:role/x", "is no address that is read"),
+        ("s3//bucket/a.txt", "write s3://bucket/a.txt"),
+        ("S3;//bucket/a.txt", "write s3://bucket/a.txt"),
+        ("https//host/a.txt", "write https://host/a.txt"),
+        ("s3:///bucket/a.txt", "names nothing"),
+        ("HTTPS:///host/a.txt", "names nothing"),
+        ("gs:/bucket/a.txt", "lacks slashes; write gs://bucket/a.txt"),
+        ("s3:bucket/a.txt", "lacks slashes; write s3://bucket/a.txt"),
+        ("me@host:corpus/a.txt", "is no address that is read"),
+        ("git@github.com:owner/name.git", "is no address that is read"),
+        ("host:corpus", "is no address that is read"),
+        ("C:/corpus", "is no address that is read"),
+        ("wasbs:container/a.txt", "is no address that is read"),
+        ("dbfs:/corpus", "is no address that is read"),
+        ("az://container/a.txt", "az:// is not read"),
+        ("ssh://me@host/corpus", "ssh:// is not read"),
+        ("bucket.s3.eu-west-1.amazonaws.com/a.txt", "write https://bucket.s3"),
+        ("storage.googleapis.com/bucket/a.txt", "write https://storage"),
+        ("huggingface.co/datasets/o/n", "write https://huggingface.co"),
+        ("www.example.com/a.txt", "write https://www"),
+        ("\\\\server\\share", "is not on the shared volume"),
+        ("//server/share", "is not on the shared volume"),
+    ],
+)
+def test_what_is_no_file_of_the_volume_is_never_taken_for_one(given: str, told: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        previewed(given)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
     ("given", "job"),
     [
+        ("arn:aws:s3:::bucket/a.txt", "s3://bucket/a.txt"),
+        ("arn:aws-cn:s3:::bucket/folder/", "s3://bucket/folder/"),
+        ("ARN:aws-us-gov:s3:::bucket/*.jsonl", "s3://bucket/*.jsonl"),
+        ("https://Me:Secret@Host.Example/a.txt", "https://Me:Secret@host.example/a.txt"),
+        ("./notes:2024.txt", "/data/notes:2024.txt"),
+        ("s3/a.txt", "/data/s3/a.txt"),
+        ("me@home/a.txt", "/data/me@home/a.txt"),
         ("s3://bucket/a.txt", "s3://bucket/a.txt"),
         ("S3://bucket/A.txt", "s3://bucket/A.txt"),
         ("s3a://bucket/folder/", "s3://bucket/folder/"),

@@ -10,8 +10,11 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
+
 from tests.trainer.toy import apart
 from trainer.data import hub
+from trainer.errors import UserError
 
 COMMIT, ROW = "a" * 40, b'{"text": "The Rays of Light"}\n'
 FILE = {"type": "file", "path": "train.jsonl", "size": len(ROW), "oid": "b" * 40}
@@ -109,3 +112,37 @@ def test_a_folder_of_a_dataset_that_changes_is_another_dataset(tmp_path: Path) -
     (folder / "a.jsonl").write_bytes(b'{"text": "Colours"}\n')
     os.utime(folder / "a.jsonl", (1, 1))
     assert before[0] == before[1] != apart(hub.identity, f"hf:{folder}")
+
+
+CARDS = {
+    "another folder": "data_files: ../other/*.jsonl",
+    "an absolute path": "data_files: /etc/hosts",
+    "the web": "data_files: https://127.0.0.1:9/a.jsonl",
+    "a list with one outside": 'data_files: ["a.jsonl", "../b.jsonl"]',
+    "a split": "data_files: [{split: train, path: ../b.jsonl}]",
+    "a split by its name": "data_files: {train: a.jsonl, test: [../b.jsonl]}",
+    "an archive on the web": "data_files: 'zip://a.jsonl::https://127.0.0.1:9/a.zip'",
+    "a folder": "data_dir: ../other",
+    "a link": "data_files: link/b.jsonl",
+}
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_a_card_that_names_files_outside_of_its_folder_is_refused(tmp_path: Path, card: str) -> None:
+    folder, other = tmp_path / "folder", tmp_path / "other"
+    for each in (folder, other):
+        each.mkdir()
+        for name in ("a", "b"):
+            (each / f"{name}.jsonl").write_text('{"text": "Light."}\n' * 3)
+    if card == "a link":
+        (folder / "link").symlink_to(other)
+    (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  {CARDS[card]}\n---\nText\n")
+    with pytest.raises(UserError, match=r"not in the folder|link"):
+        hub._open(f"hf:{folder}")
+
+
+@pytest.mark.parametrize("said", ["data_files: a.jsonl", "data_files: '*.jsonl'", "data_dir: ."])
+def test_a_card_that_names_its_own_files_is_read(tmp_path: Path, said: str) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "Light."}\n' * 3)
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  {said}\n---\nText\n")
+    assert len(list(hub.rows(f"hf:{tmp_path}", 0, ("text",)))) == 3
