@@ -13,6 +13,7 @@ from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 
 from trainer.errors import UserError, advice, one_line
 from trainer.files import TEMPLATES, copy, fsync, read_json, require_regular
+from trainer.log import event
 
 FILE = "tokenizer.json"
 COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
@@ -183,7 +184,14 @@ def _from_folder(path: Path, spec: str) -> Tokenizer:
         said = [found for name in COMPANIONS[:2] if isinstance(found := read_json(path / name), dict)]
         added = (read_json(path / OLD[2]) or {}).items()  # its ids win over those of tokenizer.json
         changes = any(_changes(each, raw) for each in said) or any(raw.token_to_id(word) != id for word, id in added)
-        return (_of_transformers(path, spec) or raw) if changes else raw
+        built = _of_transformers(path, spec) if changes else None
+        if (
+            built is not None
+            and json.loads(built.to_str())["pre_tokenizer"] != json.loads(raw.to_str())["pre_tokenizer"]
+        ):
+            why = f"'its class cuts text otherwise than {FILE}; tokenizer_class: {TAKEN_AS_IS} takes that file'"
+            event("tokenizer", state="cut_by_its_class", folder=path, because_of=why)
+        return built or raw
     if (path / vocabulary).exists() and (path / merges).exists():
         try:
             return _byte_level((path / vocabulary).read_text("utf-8"), (path / merges).read_text("utf-8"))
