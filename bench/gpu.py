@@ -26,6 +26,7 @@ from typing import IO
 from bench import page
 from bench.trainer import setup
 from bench.verdicts import Verdicts
+from trainer.elastic import processor
 
 ROOT = Path(__file__).parents[1]
 LIMITS = {"device": 1.0, "tests": 7.0, "speed": 6.0, "exchange": 8.0}
@@ -145,10 +146,12 @@ def command(name: str, options: argparse.Namespace, limit: float) -> list[str]:
 
 
 def surroundings() -> dict[str, str]:
-    """Return the environment of the stages, which share what they compile, outside the checkout."""
-    cache = Path(tempfile.gettempdir()) / "trainyard-compiled"
-    environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"), "TRITON_CACHE_DIR": str(cache / "triton")}
-    environment = environment | os.environ | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+    """Return the environment of the stages, which share what they compile in a folder of this user alone."""
+    processor.own_compile_cache()
+    cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    environment = (
+        {"TRITON_CACHE_DIR": str(cache / "triton")} | os.environ | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+    )
     environment["COLUMNS"] = str(WIDTH)  # pytest cuts reasons off at it
     torch = find_spec("torch")
     if torch is not None and torch.origin and not Path(cache_from_source(torch.origin)).exists():

@@ -19,6 +19,10 @@ import yaml
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from review.recording import Recording, record
+from trainer.elastic import processor
+
+# Before torch is asked for its folder, and once for all processes of a run: they inherit the variable.
+processor.own_compile_cache()
 
 # A background job starts with SIGINT ignored and one under nohup with SIGHUP, and the processes that tests start would
 # inherit that.

@@ -17,6 +17,9 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import torch
 
 from bench.trainer import setup
+from trainer.elastic import processor
+
+processor.own_compile_cache()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -233,3 +233,17 @@ def test_a_cache_that_others_may_have_made_is_not_used(
     assert found.parent == tmp_path
     assert found.stat().st_mode & 0o777 == 0o700
     assert found.stat().st_uid == os.geteuid()
+
+
+def test_tests_and_benchmarks_on_a_gpu_compile_into_a_folder_of_this_user_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from bench import gpu
+
+    ours = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])  # as conftest.py of these tests left it
+    assert (ours.stat().st_uid, ours.stat().st_mode & 0o777) == (os.geteuid(), 0o700)
+    # A torch without .pyc files, so that Python's own folder of compiled modules is named too.
+    monkeypatch.setattr(gpu, "cache_from_source", lambda path: "/nonexistent")
+    stages = gpu.surroundings()
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "PYTHONPYCACHEPREFIX"):
+        assert Path(stages[name]).is_relative_to(ours), name
