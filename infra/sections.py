@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -70,8 +71,33 @@ def _addresses(given: tuple[str, ...]) -> tuple[str, ...]:
         try:
             ipaddress.ip_network(text)
         except ValueError:
-            raise ValueError(f"'{text}' is no address; give one as 10.0.0.10, or a range as 10.0.0.0/28") from None
+            raise ValueError(
+                f"'{text}' is no address; give one as 10.0.0.10, or a range by its first address, as 10.0.0.0/28"
+            ) from None
     return tuple(str(ipaddress.ip_network(text)) for text in given)
+
+
+#: Where an own server may stand. RFC 1918, 6598, 4193.
+PRIVATE = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
+#: AWS's metadata, which gives a node's credentials to whoever asks.
+_METADATA = ipaddress.IPv6Network("fd00:ec2::/32")
+
+
+def within(text: str, ranges: Iterable[str]) -> bool:
+    """Whether an address or range lies in one of the ranges."""
+    inner = ipaddress.ip_network(text)
+    every: list[Any] = [ipaddress.ip_network(each) for each in ranges]
+    return any(inner.version == each.version and inner.subnet_of(each) for each in every)
+
+
+def _private(given: tuple[str, ...]) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(_addresses(given)))
+    for text in found:
+        if not within(text, PRIVATE):
+            raise ValueError(f"'{text}' is in none of {', '.join(PRIVATE)}; the Job reaches the internet without it")
+        if ipaddress.ip_network(text).overlaps(_METADATA):
+            raise ValueError(f"'{text}' holds {_METADATA}, with the credentials of AWS's nodes; give the server alone")
+    return found
 
 
 def _absolute(text: str) -> str:
@@ -236,6 +262,9 @@ class DatasetConfig(Section):
     <|endoftext|>."""
     validation_fraction: float = Field(default=0.05, ge=1e-6, lt=0.5)
     """Share of the text that is held out for the validation loss."""
+    private_servers: Annotated[tuple[str, ...], AfterValidator(_private), NO_MATHEMATICS] = ()
+    """Private addresses of servers that `input` names or redirects to, as 10.0.0.10 or 10.0.0.0/28: where policies are
+    enforced, the dataset Job reaches no others."""
     timeout_minutes: Annotated[Minutes, NO_MATHEMATICS] = 60
     """How long the text may take to be fetched and tokenised: then the Job ends, and `pulumi up` says so."""
     cpu: Annotated[Cores, NO_MATHEMATICS] = 0.5

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from operator import attrgetter
+from urllib.parse import urlsplit
 
 from pydantic.alias_generators import to_camel
 
 from infra.config import Rule, StackConfig, breaks
-from infra.sections import DATA
+from infra.sections import DATA, PRIVATE, within
 from trainer.config import memory, rules
 from trainer.config.addresses import on_volume
 from trainer.config.schema import Config, resolved
@@ -133,19 +135,54 @@ def _models(config: StackConfig) -> Iterator[str]:
         )
 
 
-@breaks("", {"dataset": {"input": ["/home/me/a.txt"]}}, "dataset.input.0: ")
-def _inputs(config: StackConfig) -> Iterator[str]:
-    """Refuse what no pod can read; the spelling of each address is checked already."""
-    given = {f"dataset.input.{at}": text for at, text in enumerate(config.dataset.input)}
+def _given(config: StackConfig) -> dict[str, str]:
+    """What the dataset Job reads, by key; the spelling of each address is checked already."""
     if config.training.task == "question_answering":
         asked = config.training.question_answering
-        given = {"training.questionAnswering.train": asked.train}
-        given["training.questionAnswering.validation"] = asked.validation
-    for key, text in given.items():
+        return {
+            "training.questionAnswering.train": asked.train,
+            "training.questionAnswering.validation": asked.validation,
+        }
+    return {f"dataset.input.{at}": text for at, text in enumerate(config.dataset.input)}
+
+
+def web_servers(config: StackConfig) -> Iterator[tuple[str, str, int]]:
+    """The web servers that the dataset Job reads from: the key that names each, its host and its port."""
+    for key, text in _given(config).items():
+        if text.startswith(("http://", "https://")):
+            with suppress(ValueError):  # of a port that is none, as the Job will say
+                url = urlsplit(text)
+                yield key, url.hostname or "", url.port or {"http": 80, "https": 443}[url.scheme]
+
+
+@breaks("", {"dataset": {"input": ["/home/me/a.txt"]}}, "dataset.input.0: ")
+def _inputs(config: StackConfig) -> Iterator[str]:
+    """Refuse what no pod can read."""
+    for key, text in _given(config).items():
         try:
             on_volume(text, DATA)
         except ValueError as error:
             yield f"{key}: {error}"
+
+
+@breaks(
+    "",
+    {"dataset": {"input": ["https://user@10.0.0.5:9000/a.txt"]}},
+    "dataset.input.0: 10.0.0.5 is a private address, which the network policy refuses to the dataset Job; add it to",
+)
+@breaks(
+    "",
+    {"dataset": {"input": ["sample", "http://[fd00::5]/a.txt"], "privateServers": ["fd00:1::/32", "10.0.0.0/8"]}},
+    "dataset.input.1: fd00::5 is a private address",
+)
+def _private_servers(config: StackConfig) -> Iterator[str]:
+    for key, host, _ in web_servers(config):
+        with suppress(ValueError):  # a name, whose address the cluster alone knows
+            if within(host, PRIVATE) and not within(host, config.dataset.private_servers):
+                yield (
+                    f"{key}: {host} is a private address, which the network policy refuses to the dataset Job; add it "
+                    "to dataset.privateServers"
+                )
 
 
 @breaks(
@@ -296,6 +333,7 @@ RULES: tuple[Rule, ...] = (
     _unused,
     _models,
     _inputs,
+    _private_servers,
     _conversations,
     _text,
     _tokenizer,

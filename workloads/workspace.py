@@ -16,6 +16,7 @@ from infra.cluster import Cluster
 from infra.config import StackConfig
 from infra.image import ContainerImage
 from infra.needs import load
+from infra.training_rules import web_servers
 from trainer.contract import ETCD_PORT
 from workloads.objects import Peers, make_namespace, make_policy, ports, select
 from workloads.pod import SharedVolume
@@ -104,10 +105,16 @@ READERS_TOKEN = {"gke": ("169.254.169.254/32", (80,)), "eks": ("169.254.170.23/3
 
 
 def _internet(config: StackConfig) -> list[Peers]:
-    """The internet's web servers, and what a bucket's reader needs: an address that redirects to an inner one ends."""
-    net = k8s.networking.v1
+    """The internet's web servers, private ones that the stack names, and what a bucket's reader needs.
+
+    So an address that redirects to another inner one is not followed there.
+    """
+    net, trainings = k8s.networking.v1, config.each_training
     blocks = [net.IPBlockArgs(cidr=every, except_=list(inner)) for every, inner in INNER.items()]
-    found: list[Peers] = [([net.NetworkPolicyPeerArgs(ip_block=block) for block in blocks], ports(80, 443))]
+    own = sorted({cidr for each in trainings for cidr in each.dataset.private_servers})
+    blocks += [net.IPBlockArgs(cidr=cidr) for cidr in own]
+    web = sorted({80, 443} | {port for each in trainings for _, _, port in web_servers(each)})
+    found: list[Peers] = [([net.NetworkPolicyPeerArgs(ip_block=block) for block in blocks], ports(*web))]
     if token := READERS_TOKEN.get(config.cluster.kind):
         address, numbers = token
         found.append(([net.NetworkPolicyPeerArgs(ip_block=net.IPBlockArgs(cidr=address))], ports(*numbers)))
@@ -139,9 +146,9 @@ def _policies(
 
     All reach the cluster's name servers, and so, by names that those look up elsewhere, any of these can tell something
     to the world. Trainers reach each other and the rendezvous, and with wandb any server's port 443; the dataset Job
-    reaches the internet's web servers, and nothing inside. The network plug-in has to enforce them (GKE Dataplane V2,
-    EKS VPC CNI with its policy agent, Calico, Cilium, the local node with `up --policies`). The node mounts the
-    storage, and port-forward enters through the kubelet: neither needs a rule.
+    reaches the internet's web servers, and inside only `dataset.privateServers`. The network plug-in has to enforce
+    them (GKE Dataplane V2, EKS VPC CNI with its policy agent, Calico, Cilium, the local node with `up --policies`). The
+    node mounts the storage, and port-forward enters through the kubelet: neither needs a rule.
     """
     everyone = k8s.meta.v1.LabelSelectorArgs()
     trainer, etcd, dataset = (select(name) for name in ("trainer", "rendezvous", "dataset"))

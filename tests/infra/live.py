@@ -95,6 +95,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "cluster.kind": (),
     "cluster.kubeconfig": (),
     "cluster.dns": (["10.96.0.10"],),
+    "dataset.privateServers": (["10.0.0.10"],),
     "gke.zone": ("us-central1-b",),
     "gke.noUpgradesSince": ("2026-10-01T00:00:00Z",),
     "gke.systemMachineType": ("e2-standard-2", "e2-standard-8"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from infra import settings as pulumi_values
 from infra.clouds import CLOUDS
-from infra.config import ConfigError, shared_sections
+from infra.config import ConfigError, DatasetConfig, shared_sections
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 
@@ -184,3 +184,36 @@ def test_a_section_whose_keys_are_all_commented_out_is_empty(monkeypatch: pytest
     values = pulumi_values.stack_values()
     assert values == {"job": None, **MINIMAL}
     assert parse(values, "test").job == parse(MINIMAL, "test").job
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("10.0.0.5/24", "is no address; give one as 10.0.0.10, or a range by its first address, as 10.0.0.0/28"),
+        ("minio.local", "is no address"),
+        ("10.0.0.5:9000", "is no address"),
+        ("0.0.0.0/0", "is in none of 10.0.0.0/8"),
+        ("10.0.0.0/7", "is in none of 10.0.0.0/8"),
+        ("8.8.8.8", "is in none of 10.0.0.0/8"),
+        ("::/0", "is in none of 10.0.0.0/8"),
+        ("169.254.169.254", "is in none of 10.0.0.0/8"),
+        ("127.0.0.1", "is in none of 10.0.0.0/8"),
+        ("fe80::1", "is in none of 10.0.0.0/8"),
+        ("fd00:ec2::254", "holds fd00:ec2::/32, with the credentials of AWS's nodes"),
+        ("fc00::/7", "holds fd00:ec2::/32, with the credentials of AWS's nodes"),
+    ],
+)
+def test_a_private_server_is_a_private_address(given: str, said: str) -> None:
+    (line,) = problems(dataset={"privateServers": [given]})
+    assert line.startswith("dataset.privateServers: '")
+    assert said in line
+
+
+def test_private_servers_are_normalised_and_do_not_name_the_dataset() -> None:
+    def dataset(*given: str) -> DatasetConfig:
+        values = {"cluster": {"context": "somewhere"}, "dataset": {"input": ["a.txt"], "privateServers": list(given)}}
+        return parse(values, "test").dataset
+
+    found = dataset("10.0.0.10", "10.0.0.10/32", "FD00:0::1", "100.64.0.0/10")
+    assert found.private_servers == ("10.0.0.10/32", "fd00::1/128", "100.64.0.0/10")
+    assert found.name == dataset().name

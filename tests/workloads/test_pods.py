@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -64,10 +64,9 @@ def test_traffic_is_denied_but_for_what_is_needed(local_stack: Recording) -> Non
     assert policies["allow-dns"]["podSelector"] == {}
 
 
-@pytest.mark.parametrize("stack", stacks())
-def test_the_dataset_job_reaches_the_internet_and_nothing_inside(stack: str, local_kubeconfig: object) -> None:
-    """A page that redirects to an inner address is not followed there."""
-    rules = recorded(stack).one("NetworkPolicy", "dataset").inputs["spec"]["egress"]
+def reaches(stack: Recording) -> Callable[[str, int], bool]:
+    """Whether the dataset Job may connect to an address and port."""
+    rules = stack.one("NetworkPolicy", "dataset").inputs["spec"]["egress"]
 
     def reached(address: str, port: int) -> bool:
         place = ip_address(address)
@@ -78,6 +77,13 @@ def test_the_dataset_job_reaches_the_internet_and_nothing_inside(stack: str, loc
                     return True
         return False
 
+    return reached
+
+
+@pytest.mark.parametrize("stack", stacks())
+def test_the_dataset_job_reaches_the_internet_and_nothing_inside(stack: str, local_kubeconfig: object) -> None:
+    """A page that redirects to an inner address is not followed there."""
+    reached = reaches(recorded(stack))
     assert all(reached(address, port) for address in ("8.8.8.8", "2606:4700::1111") for port in (80, 443))
     inner = "10.0.0.1 10.255.1.1 172.16.0.1 172.31.9.9 192.168.1.1 100.64.3.3 127.0.0.1 169.254.169.253 169.254.170.2"
     inner += " 0.0.0.0 ::1 fd00:ec2::254 fe80::1 64:ff9b::a00:1"
@@ -86,6 +92,20 @@ def test_the_dataset_job_reaches_the_internet_and_nothing_inside(stack: str, loc
     given = {"gke": "169.254.169.254", "eks": "169.254.170.23"}
     kind = "gke" if stack.startswith("gcp") else "eks" if stack.startswith("aws") else ""
     assert [address for address in given.values() if reached(address, 80)] == ([given[kind]] if kind else [])
+
+
+@pytest.mark.usefixtures("local_kubeconfig")
+def test_the_dataset_job_reaches_the_private_servers_that_the_stack_names_and_the_ports_of_its_inputs() -> None:
+    values = stack_file_values("local")
+    values["dataset"] = {
+        "input": ["https://10.1.2.3:9000/a.txt", "http://data.example.org:8080/b.txt", "https://[fd00:7::1]/c.txt"],
+        "privateServers": ["10.1.2.3", "192.168.4.0/24", "fd00:7:0::/64"],
+    }
+    reached = reaches(record("local", values))
+    for address in ("10.1.2.3", "192.168.4.9", "fd00:7::1", "8.8.8.8"):
+        assert [port for port in (22, 80, 443, 8080, 9000, 9001) if reached(address, port)] == [80, 443, 8080, 9000]
+    beside = ["10.1.2.4", "192.168.5.1", "fd00:7:0:1::1", "169.254.169.254", "127.0.0.1"]
+    assert [address for address in beside for port in (80, 443, 9000) if reached(address, port)] == []
 
 
 @pytest.mark.parametrize("stack", stacks())

@@ -134,7 +134,8 @@ _STAYS = re.compile(r"Name or service|nodename|gaierror|Credentials|Denied|Forbi
 def _unreached(name: str, error: BaseException) -> UserError:
     told = cause(error)
     kind = Passing if _PASSES.search(told) and not _STAYS.search(told) else UserError
-    return kind(f"--input {name}: cannot be reached ({told}); check the name and the access")
+    inner = ", and name a server on a private address in dataset.privateServers" if in_stack() and "://" in name else ""
+    return kind(f"--input {name}: cannot be reached ({told}); check the name and the access{inner}")
 
 
 def _listed(system: Any, path: str, name: str, over: dict[str, list[str]]) -> list[dict[str, Any]]:
