@@ -62,6 +62,25 @@ def _cluster_kind(config: StackConfig) -> Iterator[str]:
             yield f"workers.{to_camel(key)}: only used with cluster.kind existing; the stack makes its nodes; remove it"
 
 
+@breaks(
+    "gcp-smoke",
+    {"cluster": {"ttlHours": 5, "deletionProtection": True}},
+    "cluster.ttlHours: 5 with cluster.deletionProtection, with which the cloud refuses to delete the",
+)
+@breaks(
+    "aws-smoke",
+    {"cluster": {"ttlHours": 0.5, "deletionProtection": True}},
+    "cluster.ttlHours: 0.5 with cluster.deletionProtection",
+)
+def _time_to_live(config: StackConfig) -> Iterator[str]:
+    cluster = config.cluster
+    if cluster.ttl_hours is not None and cluster.deletion_protection and cloud_of(config).section:
+        yield (
+            f"cluster.ttlHours: {cluster.ttl_hours:g} with cluster.deletionProtection, with which the cloud refuses to "
+            "delete the cluster; remove one of them"
+        )
+
+
 @breaks("", {"workers": {"count": 2, "min": 3}}, "workers.min: 3 is more than workers.count; allowed: 1 to 2")
 @breaks("", {"workers": {"gpus": 8}}, "workers.processes: 1 for 8 GPUs; allowed: 8, one per GPU")
 @breaks("gcp-a100", {"workers": {"processes": 4}}, "workers.processes: 4 for 8 GPUs; allowed: 8, one per GPU")
@@ -283,6 +302,7 @@ def _image_source(config: StackConfig) -> Iterator[str]:
 RULES: tuple[Rule, ...] = (
     *training_rules.RULES,
     _cluster_kind,
+    _time_to_live,
     _worker_range,
     _worker_environment,
     _machine,
