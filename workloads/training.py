@@ -25,6 +25,7 @@ from workloads.layout import DATA, dataset_folder, run_folder, weights_folder
 from workloads.objects import (
     GONE_AT_ONCE,
     TRAINING_PRIORITY,
+    labels,
     make_priority_class,
     make_service,
     make_training_priority,
@@ -101,9 +102,9 @@ class Training(pulumi.ComponentResource):
         service = service_name(config)
         make_service(service, "trainer", self._described(service), None, opts, config.training_name)
         priority, urgency = self._priority()
-        # An object of this name is there where an earlier `up` has made it, and may have labels of an older program.
-        described = self._described(name_of_job, {"pulumi.com/patchForce": "true"})
-        configuration = make_configuration(f"training{of}-config", described, text, opts)
+        configuration = make_configuration(
+            f"training{of}-config", name_of_job, text, namespace.name, config.training_name, opts
+        )
         pod = trainer_pod_spec(
             container,
             name_of_job,
@@ -200,16 +201,23 @@ class Training(pulumi.ComponentResource):
 
 
 def make_configuration(
-    name: str, described: k8s.meta.v1.ObjectMetaArgs, text: str, opts: pulumi.ResourceOptions
-) -> k8s.core.v1.ConfigMap:
+    name: str, job: str, text: str, namespace: pulumi.Input[str], training: str, opts: pulumi.ResourceOptions
+) -> k8s.core.v1.ConfigMapPatch:
     """A Job's configuration, under the Job's name: another configuration is another object beside it.
 
     It stays until its namespace goes. A Job that an `up` failed to replace starts its pods with it, also after the next
     `up` went back to what the Job has: that `up` would have deleted what it has just made again, as of the failed one.
+    So it is a patch, which makes what is not there: since pulumi-kubernetes 4.29 only a patch takes what is.
     """
-    return k8s.core.v1.ConfigMap(
+    return k8s.core.v1.ConfigMapPatch(
         name,
-        metadata=described,
+        metadata=k8s.meta.v1.ObjectMetaPatchArgs(
+            name=job,
+            namespace=namespace,
+            labels=labels("trainer", training),
+            # Of an older program it may have other labels.
+            annotations={"pulumi.com/patchForce": "true"},
+        ),
         immutable=True,
         data={CONFIGURATION.name: text},
         opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(retain_on_delete=True)),

@@ -31,7 +31,7 @@ SHARED = ("__main__.py", "infra", "workloads", "trainer", "requirements", "pypro
 JOB = {
     "kubernetes:batch/v1:Job training",
     "kubernetes:batch/v1:JobPatch training-size",
-    "kubernetes:core/v1:ConfigMap training-config",
+    "kubernetes:core/v1:ConfigMapPatch training-config",
 }
 #: Default providers, of dynamic resources and of the engine: a preview has no step for them.
 DEFAULT = re.compile(r"^pulumi:providers:\S+ default")

@@ -141,7 +141,7 @@ def test_a_change_of_the_training_alone_replaces_only_its_job(stack: Stack) -> N
     changed = {step["urn"].rsplit("::", 1)[1] for step in steps if step["op"] != "same"}
     # The Job and, with its name, its configuration and the patch that holds its size.
     assert {step["newState"]["type"].rpartition(":")[2] for step in steps if step["op"] == "replace"} == {
-        "ConfigMap",
+        "ConfigMapPatch",
         "Job",
         "JobPatch",
     }

@@ -38,7 +38,9 @@ def trained(stack: Recording, name: str = "training") -> Config:
     path = PurePosixPath(arguments[arguments.index("--config") + 1])
     (mount,) = (each for each in container["volumeMounts"] if each["mountPath"] == str(path.parent))
     (volume,) = (each for each in spec["volumes"] if each["name"] == mount["name"])
-    maps = {each.inputs["metadata"].get("name"): each.inputs for each in stack.resources if each.kind == "ConfigMap"}
+    maps = {
+        each.inputs["metadata"].get("name"): each.inputs for each in stack.resources if each.kind == "ConfigMapPatch"
+    }
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(maps[volume["configMap"]["name"]]["data"][path.name])
         file.flush()

@@ -150,8 +150,8 @@ class Cloud:
 
 
 def _allow_create(thing: Thing, living: list[Thing]) -> None:
-    # Neither enabling an API twice nor patching an object twice is an error; a ConfigMap that stays is applied again.
-    once = thing.type != SERVICE and not thing.type.endswith(("Patch", ":ConfigMap"))
+    # Neither enabling an API twice nor patching an object twice is an error.
+    once = thing.type != SERVICE and not thing.type.endswith("Patch")
     if once and any(other.type == thing.type and other.id == thing.id for other in living):
         raise PluginError(f"{thing.title}: 409 already exists: {thing.id}")
     if thing.type.startswith("aws:"):

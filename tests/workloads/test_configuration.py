@@ -109,7 +109,7 @@ def test_what_a_stack_says_names_the_same_run_whatever_the_default(release: Rele
 
 
 def configuration(stack: Recording, of: str = "") -> Recorded:
-    return stack.one("ConfigMap", f"training{of}-config")
+    return stack.one("ConfigMapPatch", f"training{of}-config")
 
 
 @pytest.mark.parametrize("name", ["local", "gcp-a100", "gcp-c3", "aws-g4dn"])
@@ -134,6 +134,8 @@ def test_a_running_job_keeps_the_configuration_that_it_began_with() -> None:
         assert made.inputs["metadata"]["name"] == stack.outputs["jobName"]
         assert made.inputs["immutable"]
         assert made.retain_on_delete
+        forced = made.inputs["metadata"]["annotations"]["pulumi.com/patchForce"]
+        assert (made.kind, forced) == ("ConfigMapPatch", "true"), "back to the former one, an `up` finds what it left"
         assert made.deleted_with == stack.one("Service", "trainer").deleted_with, "it goes with its namespace"
     assert before.outputs["jobName"] != after.outputs["jobName"]
 

@@ -62,7 +62,7 @@ def test_it_trains_the_same(local_stack: Recording, as_trainjob: Recording) -> N
     (before,), (now,) = (item["template"]["spec"]["containers"] for item in (usual, inside))
     assert {key for key in {*before, *now} if before.get(key) != now.get(key)} == {"name", "args"}
     # Their configuration is the same, whatever the name of the object that has it.
-    configurations = (each.one("ConfigMap", "training-config").inputs for each in (local_stack, as_trainjob))
+    configurations = (each.one("ConfigMapPatch", "training-config").inputs for each in (local_stack, as_trainjob))
     assert len({str(each["data"]) for each in configurations}) == 1
     # The number of nodes is the controller's, so the launcher does not wait for more.
     changed = [(old, new) for old, new in zip(before["args"], now["args"], strict=True) if old != new]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,15 @@ def test_a_patch_changes_in_place_what_would_replace_the_object(tmp_path: Path, 
         return kubernetes.check(which, {}, {"apiVersion": "batch/v1", "kind": "Job", **given}, b"")
 
     assert kubernetes.diff(which, job(2), job(3), [])[1] == replaces
+
+
+@pytest.mark.parametrize(("kind", "refused"), [("ConfigMap", True), ("ConfigMapPatch", False)])
+def test_only_a_patch_takes_an_object_that_is_there(world: World, kind: str, refused: bool) -> None:
+    """Since pulumi-kubernetes 4.29."""
+    world.make(CLUSTER, "c", location="z")
+    world.make(f"kubernetes:core/v1:{kind}", "left", metadata={"name": "m"})
+    with pytest.raises(PluginError, match="409 already exists") if refused else nullcontext():
+        world.make(f"kubernetes:core/v1:{kind}", "made", metadata={"name": "m"})
 
 
 def test_a_type_that_nobody_looked_at_is_refused(gcp: Resources) -> None:
