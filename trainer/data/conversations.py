@@ -172,8 +172,8 @@ class Chat:
             if sentence and number in talk.learned:
                 raise Wrong(
                     f"message {number + 1} (assistant) says something as {_name(key)}, which the chat template does "
-                    "not write: the answer would be learned without it; name it as the template does, or give another "
-                    "(--chat-template)"
+                    "not write: the answer would be learned without it; name it as the template does, give another "
+                    "(--chat-template), or remove it"
                 )
             if (note := (RECORDS, _name(role + key))) not in self._noted:
                 self._noted.append(note)

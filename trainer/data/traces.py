@@ -93,7 +93,7 @@ def unread(talk: Talk, template: str, written: str) -> Iterator[tuple[int, str, 
                 and any(words(text) and not _is_in(text, written) for text in leaves(value))
             ):
                 yield number, key, False
-    yield from ((-1, key, True) for key in beside(talk.beside, written))
+    yield from ((-1, key, True) for key in beside({"tools": talk.tools, **talk.beside}, written))
 
 
 def beside(given: dict[str, Any], written: str) -> Iterator[str]:

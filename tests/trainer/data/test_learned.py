@@ -29,6 +29,8 @@ ASKED, TOLD = {"role": "user", "content": "Rain?"}, {"role": "assistant", "conte
 SYSTEM, RESULT = {"role": "system", "content": "Be brief."}, {"role": "tool", "content": "yes"}
 THOUGHT = "The clouds are dark, so rain is likely."
 READS_TOOL_PLAN = CHATML.replace("m.content + '<|im_end|>", "(m.tool_plan or '') + m.content + '<|im_end|>")
+NAMES_TOOLS = "{% for tool in tools or [] %}{{ tool.function.name + tool.function.description }}{% endfor %}" + CHATML
+LOOK: Record = {"name": "look", "description": "It looks.", "parameters": {"p": {"description": THOUGHT}}}
 READS_DOCUMENTS = "{{ (documents or [{'text': ''}])[0].text }}" + CHATML
 
 
@@ -86,6 +88,9 @@ BESIDE: list[tuple[str, Record, list[str]]] = [
     (CHATML, {"documents": [{"title": "x", "text": LONG}]}, ["documents"]),
     (CHATML, {"system_message": LONG, "context": LONG, "reasoning": "Hm."}, ["system_message", "context", "reasoning"]),
     (CHATML, {"chat_template_kwargs": {"documents": [{"text": LONG}]}}, ["chat_template_kwargs"]),
+    (NAMES_TOOLS, {"tools": [{"type": "function", "function": LOOK}]}, ["tools"]),
+    (NAMES_TOOLS, {"functions": [LOOK]}, ["tools"]),
+    (templates.TOOLS, {"functions": [LOOK]}, []),
     (READS_DOCUMENTS, {"chat_template_kwargs": {"documents": [{"text": LONG}]}}, []),
     (CHATML, {"a\nkey of event=x": LONG}, ["a_key_of_event_x"]),
     (CHATML, {"prompt": "Rain?", "chosen": [ASKED, TOLD], "messages": [ASKED, TOLD]}, []),
