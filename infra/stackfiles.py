@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from trainer.config.values import StackReader, encrypted, read_yaml, why_not_yaml
+from trainer.config.values import StackReader, encrypted, read_yaml, unique_keys, why_not_yaml
 from trainer.plain import counted
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -105,8 +105,8 @@ def _decoded(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value) if value else None
-    except json.JSONDecodeError:
+        return json.loads(value, object_pairs_hook=unique_keys) if value else None
+    except (ValueError, RecursionError):  # no JSON, a key that stands twice, or what Python does not read
         return value
 
 

@@ -53,6 +53,8 @@ def refusal(content: str | bytes, folder: Path, monkeypatch: pytest.MonkeyPatch)
         ("- a\n", "has no config; "),
         ("config:\n\ttrainyard:cluster: {}\n", "is not YAML: line 2 has a tab before its text; indent with spaces"),
         (TRAINING + "    model:\n\t  name: gpt2\n", "is not YAML: line 5 has a tab"),
+        (TRAINING + "    steps: 300\t\n", "is not YAML: line 4 has a tab behind its text; write spaces"),
+        (TRAINING + "    steps:\t300\n", "is not YAML: line 4 has a tab behind its text; write spaces"),
         ("config: \x00\n", "is not YAML: has the character U+0000, which"),
         (TRAINING + "    steps: 10\n   seed: 3\n", "is not YAML: line 5 is indented by 3, out of step with the lines "),
         (
@@ -114,6 +116,10 @@ def test_a_file_that_is_no_stack_file_is_refused_by_its_line(
         ),
         (BASE + "encryptionsalt: [3]\n", "encryptionsalt: is not text"),
         ('config:\n  trainyard:cluster: \'{"context": "x"}\'\n', "cluster: is text, and Pulumi.yaml wants an object"),
+        # Python's JSON takes the last of two, or ends with a traceback.
+        (BASE + '  trainyard:job: \'{"name": "a", "name": "b"}\'\n', 'job: \'{"name": "a", "name": "b"}\' is not a'),
+        (BASE + f"  trainyard:training: '{{\"steps\": {'9' * 5000}}}'\n", 'training: \'{"steps": 9999'),
+        (BASE + f"  trainyard:training: '{'[' * 100_000}'\n", "training: '[[["),
         (BASE + "  trainyard:job: {name: .inf}\n", "job.name: .inf is no text without quotes"),
         # It takes one of the two.
         (

@@ -205,6 +205,8 @@ def why_not_yaml(error: yaml.YAMLError) -> str:
     if problem.startswith("found character") and mark.column < len(line):
         character = line[mark.column]
         if character == "\t":
+            if line[: mark.column].strip():
+                return f"{here} has a tab behind its text; write spaces"
             return f"{here} has a tab before its text; indent with spaces"
         return f"{here} has a value that begins with {character}; put it in quotes"
     if problem.startswith("mapping values"):
