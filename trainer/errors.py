@@ -75,6 +75,16 @@ def one_line(error: object, most: int = 200) -> str:
     return " ".join(str(error).split())[:most] or type(error).__name__
 
 
+def panic(error: BaseException, what: str) -> UserError | None:
+    """What to say where Rust gives up inside of a library, as for a tokenizer's own pattern; None of other errors.
+
+    It is no Exception, its class has no module to import it from, and so no process can send it to another.
+    """
+    if type(error).__name__ != "PanicException":
+        return None
+    return UserError(f"--tokenizer: cannot encode {what} ({one_line(error)}); give another tokenizer")
+
+
 def cause(error: BaseException | None) -> str:
     """The class name and the message of an error, in one line."""
     kind, text = type(error).__name__, one_line(error)

@@ -24,7 +24,7 @@ from trainer.data.batches import stored_bytes
 from trainer.data.conversations import BEGINS, COUNTS, DOCUMENTS, ID, MARKS
 from trainer.data.documents import Advance, Joins, Piece, Place, Records, Unit, anywhere, units
 from trainer.data.encoding import Differs, Encode
-from trainer.errors import UserError, one_line
+from trainer.errors import panic
 from trainer.files import (
     Unfit,
     fsync,
@@ -117,21 +117,21 @@ def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder, advance: A
     skip = writer.units
     coder.records.notes.clear()
     counted = _Counted(coder.records)  # after an interruption all records of a piece are read again
-    for group in _groups(placed(piece, recipe, counted, advance, coder.joins, skip)):
-        more()
-        try:
-            encoded = coder.encode([unit.text for unit, _, _ in group], [unit.continues for unit, _, _ in group])
-        except Differs as error:
-            raise Differs(_name(piece, group[error.args[0]][0])) from None
-        except BaseException as error:
-            if type(error).__name__ == "PanicException":  # of Rust: a pattern that its engine gives up
-                raise UserError(
-                    f"--tokenizer: cannot encode this text ({one_line(error)}), of {_name(piece, group[0][0])} or the "
-                    "next; give another tokenizer"
-                ) from None
-            raise
-        for (unit, split, ends), ids in zip(group, encoded, strict=True):
-            writer.add(split, ids + coder.separator if ends else ids, unit, recipe.shard_tokens)
+    at = piece.segments[0].source.name
+    try:
+        for group in _groups(placed(piece, recipe, counted, advance, coder.joins, skip)):
+            more()
+            at = _name(piece, group[0][0])
+            try:
+                encoded = coder.encode([unit.text for unit, _, _ in group], [unit.continues for unit, _, _ in group])
+            except Differs as error:
+                raise Differs(_name(piece, group[error.args[0]][0])) from None
+            for (unit, split, ends), ids in zip(group, encoded, strict=True):
+                writer.add(split, ids + coder.separator if ends else ids, unit, recipe.shard_tokens)
+    except BaseException as error:  # reading a conversation encodes it too
+        if (told := panic(error, f"this text, of {at} or the next")) is not None:
+            raise told from None
+        raise
     writer.unlearned += counted.empty
     writer.close(ends=True, notes=[[*note, count] for note, count in coder.records.notes.items()])
     return writer.parts

@@ -10,8 +10,10 @@ import pytest
 
 from tests.trainer.conftest import Disk
 from trainer import prepare
-from trainer.data import documents, shards
+from trainer.contract import EXIT_USAGE
+from trainer.data import documents, pieces, shards
 from trainer.data.batches import open_dataset
+from trainer.data.text_field import TextField
 
 
 @pytest.fixture
@@ -79,3 +81,36 @@ def test_files_that_are_held_out_are_as_many_in_pieces_of_any_size(
     held_out = many.validation.read(0, len(many.validation))
     assert (held_out == many.end_of_text).sum() == 3
     assert held_out.tolist() == one.validation.read(0, len(one.validation)).tolist()
+
+
+class PanicException(BaseException):
+    """As pyo3 raises it where Rust gives up."""
+
+
+@pytest.mark.parametrize("where", ["encoding", "reading", "beginning"])
+def test_a_tokenizer_whose_library_panics_is_one_line_and_no_reason_to_try_again(
+    where: str,
+    text: Path,
+    tmp_path: Path,
+    tokenizer: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def panics(*given: object) -> Any:
+        raise PanicException("called `Result::unwrap()` on an `Err` value:\n\tOnig(retry-limit-in-match over)")
+
+    class Reads:
+        columns, notes, read = (), {}, panics
+
+    coder = shards.Coder(Reads() if where == "reading" else TextField("text"), panics, b"", 2)
+    monkeypatch.setattr(pieces, "_coder", lambda settings: coder)
+    if where == "beginning":
+        monkeypatch.setattr(prepare, "unfit", panics)
+    if where == "reading":
+        text = tmp_path / "a.jsonl"
+        text.write_text('{"text": "Light."}\n' * 9)
+    assert run("--input", text, "--output", tmp_path / "out", "--tokenizer", tokenizer, "--workers", "1") == EXIT_USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("--tokenizer: cannot encode ")
+    assert line.endswith("Onig(retry-limit-in-match over)); give another tokenizer")
+    assert where == "beginning" or str(text) in line
