@@ -102,7 +102,8 @@ def test_a_tokenizer_whose_library_panics_is_one_line_and_no_reason_to_try_again
     class Reads:
         columns, notes, read = (), {}, panics
 
-    coder = shards.Coder(Reads() if where == "reading" else TextField("text"), panics, b"", 2)
+    records: Any = Reads() if where == "reading" else TextField("text")
+    coder = shards.Coder(records, panics, b"", 2)
     monkeypatch.setattr(pieces, "_coder", lambda settings: coder)
     if where == "beginning":
         monkeypatch.setattr(prepare, "unfit", panics)
