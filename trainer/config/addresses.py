@@ -82,6 +82,8 @@ def address(text: str) -> str:
         return text
     server, slash, path = rest.removeprefix("//").partition("/")
     if scheme == "file":
+        if server not in ("", "localhost"):
+            raise ValueError(f"'{text}' names the server '{server}', which file:// does not reach; write file:///PATH")
         return f"/{path}"
     if not server.strip() or (scheme.startswith("http") and server.startswith("?")):
         raise ValueError(f"'{text}' {NOWHERE}")

@@ -93,6 +93,7 @@ def test_what_is_no_file_of_the_volume_is_never_taken_for_one(given: str, told: 
         ("./corpus", "/data/corpus"),
         ("/data/corpus/a b.txt", "/data/corpus/a b.txt"),
         ("file:///data/corpus", "/data/corpus"),
+        ("file://localhost/data/corpus", "/data/corpus"),
         ("2024:notes.txt", "/data/2024:notes.txt"),
     ],
 )
@@ -116,6 +117,8 @@ def test_the_grant_to_read_a_bucket_follows_from_every_spelling(given: str) -> N
         ("s3://", "names nothing"),
         ("  ", "names nothing"),
         ("HF:", "names nothing"),
+        ("file://data/corpus", "names the server 'data', which file:// does not reach; write file:///PATH"),
+        ("file://nas/data/corpus", "names the server 'nas'"),
         ("s3://b*/a.txt", "'b*' is no name of a bucket"),
         ("s3://user:password@bucket/a.txt", "is no name of a bucket"),
         ("s3://bucket/a.txt?versionId=3", "ends in a query, which s3:// has not; leave out ?versionId=3"),
