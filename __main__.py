@@ -4,10 +4,10 @@ import os
 
 import pulumi
 
+from infra.changes import hold, remember
 from infra.clouds import cloud_of
 from infra.config import ConfigError
 from infra.image import TRAINER, ContainerImage
-from infra.living import hold, remember
 from infra.parse import parse
 from infra.settings import refuse_placeholders, stack_values, tell_plan, warn_of_tokens
 from workloads.dataset import prepare_datasets

@@ -69,7 +69,7 @@ class Cloud:
     nodes: type[NodesConfig] | None = None
     """Section `nodes`. None: the stack makes no nodes."""
     folder: Path | None = None
-    """Where live.yaml, names.yaml and the other facts are."""
+    """Where names.yaml and the other facts are."""
     section: type[Section] | None = None
     """Section of a stack file with the kind's name. None: the stack makes no cluster."""
     bill: Callable[[StackConfig, int], Estimate] | None = None

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
+from infra.effect import Impossible, Replaces, changed, smaller
 from trainer.config.addresses import address
 from trainer.config.base import NO_MATHEMATICS, Free, Section
 from trainer.config.paths import expanded
@@ -53,6 +54,7 @@ def _node_labels(labels: dict[str, str]) -> dict[str, str]:
 Cores = Annotated[float, Field(ge=0.001, le=4096)]
 """Kubernetes counts thousandths."""
 Gib = Annotated[float, Field(ge=0.1, le=65_536)]
+VolumeGib = Annotated[int, Field(ge=1, le=1_048_576)]
 Hours = Annotated[float, Field(ge=0.01, le=24 * 365)]
 """Kubernetes and the clouds count seconds; the least is 36, of which none rounds to 0."""
 Minutes = Annotated[int, Field(ge=1, le=7 * 24 * 60)]
@@ -107,20 +109,22 @@ def _absolute(text: str) -> str:
 
 
 class ClusterConfig(Section):
-    kind: str = "existing"
+    kind: Annotated[str, Replaces("cluster, data")] = "existing"
     """Where the cluster comes from. `existing`: one that a kubeconfig reaches, which the stack neither creates nor
     destroys. `gke` and `eks`: made on Google Cloud or AWS and destroyed with the stack; see `gke` or `eks`, and
     `nodes`."""
-    context: str | None = Field(default=None, min_length=1)
+    context: Annotated[
+        str | None, Replaces(on={"existing": "objects", "storageClass": "data, objects"}), Field(min_length=1)
+    ] = None
     """Context of an existing cluster in the kubeconfig. `trainyard-local` is the node that `make up` starts on this
     machine."""
     kubeconfig: Annotated[str, AfterValidator(expanded)] | None = None
     """Path of the kubeconfig. Default: $KUBECONFIG, else ~/.kube/config, as for kubectl."""
-    name: Name | None = None
+    name: Annotated[Name | None, Replaces("cluster, data", on={"existing": "", "eks": "cluster"})] = None
     """Name of the cluster that the stack makes, and prefix of the names of all its parts. Default: trainyard-STACK."""
     deletion_protection: bool = False
     """Let the cloud refuse to delete the cluster. Run `trainyard up` with false before `trainyard down`."""
-    namespace: Name = "trainyard"
+    namespace: Annotated[Name, Replaces("objects", on={"storageClass": "data, objects"})] = "trainyard"
     """Namespace that the stack creates and destroys, with everything in it."""
     replace: bool = False
     """Allow a change that replaces the cluster, all that the stack has in it, or its data; otherwise `pulumi preview`
@@ -136,7 +140,7 @@ class ClusterConfig(Section):
 class NodesConfig(Section):
     """The nodes that train, as on every cloud; each has its own class with further keys."""
 
-    machine_type: str
+    machine_type: Annotated[str, Replaces("workers")]
     """Machine type of the nodes that train, such as a2-highgpu-8g, c3-highmem-8 or g4dn.xlarge; machines.yaml in the
     cloud's folder lists them."""
     max: int = Field(default=2, ge=1, le=1000)
@@ -144,11 +148,11 @@ class NodesConfig(Section):
     after it."""
     consumption: Any = "on_demand"  # each cloud has its own choices of these two
     fallback: Any = "none"
-    compact_placement: bool = False
+    compact_placement: Annotated[bool, Replaces("workers")] = False
     """Place the nodes close to each other: lower latency between them, but harder to get."""
     disk_gib: int = Field(default=200, ge=50, le=65_536)
     """Size of the boot disk, GiB: the image with its CUDA libraries takes 10."""
-    local_ssds: int | None = Field(default=None, ge=0, le=32)
+    local_ssds: Annotated[int | None, Replaces(on={"gke": "workers"}), Field(ge=0, le=32)] = None
     """Number of local SSDs for the pods' scratch: images, /tmp and caches. Default: those of the machine type."""
 
     @property
@@ -195,21 +199,31 @@ class StorageConfig(Section):
     """The shared volume, as on every cluster; each kind of cluster has its own class with further keys."""
 
     kind: Any = None  # each kind of cluster has its own choices
-    size_gib: int = Field(default=10, ge=1, le=1_048_576)
+    size_gib: VolumeGib = 10
     """Size of the volume, GiB; it can grow."""
 
 
 class ExistingStorage(StorageConfig):
-    kind: Literal["hostPath", "storageClass"] | None = None
+    kind: Annotated[Literal["hostPath", "storageClass"] | None, Replaces(on={"storageClass": "data"})] = None
     """`hostPath`: a directory of a single node. `storageClass`: a claim on the cluster's (default) class. Default: the
     directory of the local node; else the cluster's default class."""
     path: Annotated[str, AfterValidator(_absolute)] | None = None
     """Directory on the node, for hostPath. Default: the one that the local node offers."""
-    class_name: Subdomain | None = None
+    class_name: Annotated[Subdomain | None, Replaces("data")] = None
     """StorageClass, for storageClass. Default: the cluster's default class."""
-    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] | None = None
+    access_mode: Annotated[Literal["ReadWriteMany", "ReadWriteOnce"] | None, Replaces(on={"storageClass": "data"})] = (
+        None
+    )
     """Default: ReadWriteMany for a named class; ReadWriteOnce for the cluster's default class, which is nearly always a
     disk or a directory of one node."""
+    # k8s.io/kubernetes v1.34.4: pkg/apis/core/validation (ValidatePersistentVolumeClaimUpdate) and
+    # plugin/pkg/admission/storage/persistentvolume/resize, read 2026-11-22.
+    size_gib: Annotated[
+        VolumeGib,
+        Impossible(smaller, "a claim does not shrink", on=("storageClass",)),
+        Impossible(changed, "the claim of a folder keeps its size, which nothing is held to", on=("hostPath",)),
+    ] = 10
+    """Size of the volume, GiB; a claim on a class can grow."""
 
 
 class ImageConfig(Section):

@@ -34,7 +34,7 @@ from pulumi.runtime.stack import run_in_stack
 from pulumi.runtime.sync_await import _sync_await
 
 from cli import CommandError
-from infra import living
+from infra import changes
 from infra.stackfiles import PROJECT, ROOT, stack_file_values
 from review import computed
 
@@ -83,10 +83,6 @@ class Recorded:
         return self.type.rsplit(":", 1)[1]
 
 
-#: Alters the (id, outputs) of a resource, which the resources that follow use.
-Alter = Callable[[Recorded, str, dict[str, Any]], tuple[str, dict[str, Any]]]
-
-
 class _Loop(asyncio.SelectorEventLoop):
     """Runs executor calls at once: pulumi's threads for its monitor cost a sixth of a recording and make the order of
     resources random."""
@@ -115,9 +111,8 @@ mocks._sync_await = _at_once  # pyrefly: ignore[bad-assignment]
 class _Answers(mocks.Mocks):
     """Returns resources as they were declared, with the outputs that a provider would add."""
 
-    def __init__(self, known: bool, alter: Alter | None) -> None:
-        self.known, self.alter = known, alter
-        self.current: Recorded | None = None
+    def __init__(self, known: bool) -> None:
+        self.known = known
         self.projects: dict[str, str] = {}
         """Name of a provider -> the project or region that it is configured for."""
 
@@ -127,11 +122,10 @@ class _Answers(mocks.Mocks):
             self.projects[args.name] = args.inputs.get("project") or args.inputs.get("region") or PROJECT
         if not self.known:
             return None, args.inputs
-        made = computed.outputs(args.typ, args.name, args.inputs, self._where(args.provider))
-        return self.alter(self.current, *made) if self.alter and self.current else made
+        return computed.outputs(args.typ, args.name, args.inputs, self._where(args.provider))
 
     def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
-        if args.token == living.STATE:
+        if args.token == changes.STATE:
             # A stack that was never brought up.
             return {"outputs": {}}, []
         if (answer := computed.answer(args.token, args.args, self._where(args.provider))) is not None:
@@ -144,9 +138,8 @@ class _Answers(mocks.Mocks):
 
 
 class _Recorder(mocks.MockMonitor):
-    def __init__(self, known: bool, alter: Alter | None) -> None:
-        self.answers = _Answers(known, alter)
-        super().__init__(self.answers)
+    def __init__(self, known: bool) -> None:
+        super().__init__(_Answers(known))
         self.recorded: list[Recorded] = []
         """In the order of registration: a resource after those that it depends on."""
         self.outputs: dict[str, Any] = {}
@@ -178,7 +171,6 @@ class _Recorder(mocks.MockMonitor):
                 timeouts=json_format.MessageToDict(request.customTimeouts),
             )
             self.recorded.append(item)
-            self.answers.current = item
         return super().RegisterResource(request)
 
 
@@ -222,19 +214,16 @@ class Recording:
         return [item for item in self.resources if item.type.startswith(prefix)]
 
 
-def record(
-    stack_name: str, values: Mapping[str, Any] | None = None, known: bool = True, alter: Alter | None = None
-) -> Recording:
+def record(stack_name: str, values: Mapping[str, Any] | None = None, known: bool = True) -> Recording:
     """Run the program for a stack. `values` (the keys under `trainyard:`) default to the stack's file.
 
     Without `known` it is the first preview: nothing exists, and the values that a cloud would add are unknown.
-    `alter` is called for each resource, after those that it depends on.
 
     Raises:
         pulumi.RunError: the configuration is invalid.
     """
     values = stack_file_values(stack_name) if values is None else values
-    recorder = _Recorder(known, alter)
+    recorder = _Recorder(known)
     loop = _Loop()
     asyncio.set_event_loop(loop)
     try:
@@ -263,7 +252,7 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def record_anywhere(stack_name: str, values: Mapping[str, Any] | None = None, alter: Alter | None = None) -> Recording:
+def record_anywhere(stack_name: str, values: Mapping[str, Any] | None = None) -> Recording:
     """Record a stack on any machine: a temporary kubeconfig stands in for the context of an existing cluster, with the
     local node's offers. Raises CommandError."""
     values = stack_file_values(stack_name) if values is None else values
@@ -276,7 +265,7 @@ def record_anywhere(stack_name: str, values: Mapping[str, Any] | None = None, al
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, KUBECONFIG=f"{folder}/kubeconfig"):
         Path(folder, "kubeconfig").write_text(yaml.safe_dump(content))
         try:
-            return record(stack_name, values, alter=alter)
+            return record(stack_name, values)
         except pulumi.RunError as error:
             raise CommandError(str(error), code=2) from None
 

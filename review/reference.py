@@ -1,5 +1,5 @@
 """Tables of the documentation: every key of a stack and of the trainer, from the models that validate them and from
-infra/live.yaml; every figure of a log step; every command, from its help."""
+their marks; every figure of a log step; every command, from its help."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from cli.__main__ import COMMANDS, GROUPS, load
-from infra import living
 from infra.clouds import CLOUDS, keys
+from infra.effect import marks
 from infra.stackfiles import ROOT
 from infra.training_rules import DERIVED
 
@@ -36,7 +36,7 @@ def table() -> str:
 
 def _row(path: str, field: FieldInfo) -> str:
     meaning = " ".join((field.description or "").split()) + _allowed(field)
-    return f"| `{path}` | {_default(field)} | {_cell(meaning)} | {_change(path)} |"
+    return f"| `{path}` | {_default(field)} | {_cell(meaning)} | {'; '.join(map(str, marks(field)))} |"
 
 
 def figures() -> str:
@@ -78,18 +78,6 @@ def _joined(text: str) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-def _change(path: str) -> str:
-    """The effect of a change of a key on a living stack, by kind of cluster or volume where they differ."""
-    effects = living.effects(path)
-    idle = "nothing" if len({*effects.values()}) > 1 else ""
-    parts = [f"{kind}: {text}" if kind else text for kind, text in effects.items() if text != idle]
-    for row in living.table()["impossible"]:
-        if row["key"] == path:
-            only = ", ".join(value for values in row.get("where", {}).values() for value in values)
-            parts.append(f"**refused** when {row['when']}{f' ({only})' if only else ''}")
-    return "; ".join(parts)
 
 
 def _default(field: Any) -> str:

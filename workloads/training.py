@@ -12,9 +12,9 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as k8s
 
+from infra.changes import ASKED, digest_of
 from infra.config import DatasetConfig, StackConfig, TrainingConfig
 from infra.existing import find_context
-from infra.living import ASKED, digest_of
 from infra.stackfiles import object_name
 from trainer.config.schema import changed, mathematics, resolved
 from workloads.custom_resources import CONTAINER as TRAINJOB_CONTAINER

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from infra.effect import Careful, Impossible, Replaces, changed, older, turned_off, turned_on
 from infra.needs import load
 from infra.sections import NodesConfig, StorageConfig, not_in_future
 from trainer.config.base import Section
@@ -71,12 +72,30 @@ else:
 #: Environment variable with which nodes and add-ons keep their release even if AWS has a newer one, so that a drift
 #: check shows only what somebody changed by hand.
 KEEP_RELEASES = "TRAINYARD_KEEP_NODE_RELEASES"
+#: Maximum number of nodes of a worker group, or `nodes.max` if that is larger; the autoscaler limits all groups to
+#: `nodes.max` together. A change of a group's maximum makes the provider send the state's number of nodes, 0, and EKS
+#: ends those that train (terraform-provider-aws, internal/service/eks/node_group.go). EKS's default quota was 100
+#: nodes, and is 450 now.
+GROUP_LIMIT = 100
+#: Said of another maximum (docs.aws.amazon.com/eks/latest/userguide/update-managed-node-group.html, read 2026-11-22).
+_SIZE = "without `pulumi up --refresh` EKS ends the nodes that the autoscaler has added, at once"
+
+
+def larger_than_one_group(old: int, new: int) -> bool:
+    """Below, only the autoscaler's limit changes, and no group."""
+    return max(old, new) > GROUP_LIMIT
+
+
 #: Boot disk of the system group's nodes.
 SYSTEM_DISK_GIB = 50
 
 
 class EksConfig(Section):
-    region: Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$")]
+    region: Annotated[
+        str,
+        StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$"),
+        Impossible(changed, "what is in one region cannot be deleted by a provider of another"),
+    ]
     """Region of everything."""
     zones: tuple[Annotated[str, StringConstraints(pattern=r"^[a-z]{3,4}[0-9]-az[1-6]$")], ...] = ()
     """Ids of one to six zones for the workers, the preferred first (use2-az1; letters mean another zone in each
@@ -90,14 +109,37 @@ class EksConfig(Section):
     viewers: tuple[Identity, ...] = ()
     """IAM roles and users that may read every object of the cluster, Secrets too, and change nothing. The role of a
     preview with a refresh needs that, such as the workflows' (docs/operations.md)."""
-    public_nodes: bool = False
+    # A subnet's MapPublicIpOnLaunch counts for machines that start (docs.aws.amazon.com/vpc/latest/userguide,
+    # modify-subnets), read 2026-11-22.
+    public_nodes: Annotated[
+        bool,
+        Impossible(
+            turned_on, "running nodes have no public addresses, and would lose their way out with the NAT gateway"
+        ),
+    ] = False
     """true: nodes have public addresses, which saves the NAT gateway. Nothing may connect to them either way."""
-    version: Version = list(versions())[-1]
+    # botocore 1.43.117, eks UpdateClusterVersion (VersionRollback, RollbackConfig); docs.aws.amazon.com/eks/latest/
+    # userguide/rollback-cluster.html (since 2026-07-01), read 2026-11-28. The provider's "Downgrades are not supported
+    # by EKS" (pulumi_aws 7, eks.Cluster.version) is older.
+    version: Annotated[
+        Version,
+        Careful(
+            older,
+            "EKS takes a cluster back by one version, within 7 days of its upgrade and if its checks for a rollback "
+            "pass; otherwise this `up` fails and the cluster stays as it is",
+        ),
+    ] = list(versions())[-1]
     """Kubernetes version. When its standard support ends, EKS upgrades the control plane by itself."""
-    node_release: Annotated[str, AfterValidator(_release)] = "latest"
+    # docs.aws.amazon.com/eks/latest/APIReference/API_UpdateNodegroupVersion.html, read 2026-11-22
+    node_release: Annotated[
+        str, AfterValidator(_release), Impossible(older, "EKS takes no nodes back to an older image")
+    ] = "latest"
     """Release of the nodes' image. `latest`: each `pulumi up` rolls out the newest, node by node, with the pods' grace
     period. A release such as 1.36.0-20261101 stays until it is changed."""
-    secrets_encryption: bool = True
+    # terraform-provider-aws internal/service/eks/cluster.go at 00555dc5, read 2026-11-22
+    secrets_encryption: Annotated[
+        bool, Replaces("cluster"), Impossible(turned_off, "EKS takes no encryption of Secrets back")
+    ] = True
     """Encrypt the cluster's Secrets with a KMS key of the stack, on top of AWS's own encryption at rest."""
     irsa: bool = False
     """Make the cluster an OIDC provider of IAM, for software that supports only IAM roles for service accounts. The
@@ -112,9 +154,12 @@ class EksConfig(Section):
     system_machine_type: str = "m6i.large"
     """Machine type of the nodes for etcd, the dataset Job, TensorBoard and the cluster's own pods: on demand, without
     accelerators."""
-    system_nodes: int = Field(default=3, ge=1, le=10)
+    system_nodes: Annotated[int, Careful(changed, _SIZE), Field(ge=1, le=10)] = 3
     """Maximum number of nodes of the system group; one runs at rest."""
-    vpc_cidr: Network = "10.0.0.0/16"
+    # docs.aws.amazon.com/eks/latest/APIReference/API_UpdateClusterConfig.html, read 2026-11-22
+    vpc_cidr: Annotated[Network, Impossible(changed, "EKS keeps a cluster in the network that it was made in")] = (
+        "10.0.0.0/16"
+    )
     """Address range of the stack's network, /16 to /20; each zone gets an eighth."""
     efa_plugin: Annotated[str, StringConstraints(pattern=r"^\S+@sha256:[0-9a-f]{64}$")] | None = None
     """With `nodes.efa`: the device plugin of the adapters, NAME@sha256:DIGEST. Default: the release that trainyard was
@@ -124,16 +169,19 @@ class EksConfig(Section):
 
 
 class EksNodes(NodesConfig):
-    consumption: Literal["on_demand", "spot"] = "on_demand"
+    max: Annotated[int, Careful(larger_than_one_group, _SIZE), Field(ge=1, le=1000)] = 2
+    """Maximum number of nodes that train. At rest there are none: the autoscaler adds them for the Job and removes them
+    after it."""
+    consumption: Annotated[Literal["on_demand", "spot"], Replaces("workers")] = "on_demand"
     """How the nodes are obtained. `on_demand`: now or not at all. `spot`: 40 to 70 % cheaper, but taken back at any
     time."""
     fallback: Literal["none", "on_demand"] = "none"
     """What to do when no zone has such a Spot machine. `none`: wait, or continue with the workers that are there.
     `on_demand`: add the same machine at full price until its pod ends."""
-    alternatives: tuple[str, ...] = Field(default=(), max_length=10)
+    alternatives: Annotated[tuple[str, ...], Replaces("workers"), Field(max_length=10)] = ()
     """Larger instance types with the same accelerators, any of which AWS may choose. Pods are sized for
     `nodes.machineType`."""
-    efa: bool = False
+    efa: Annotated[bool, Replaces("workers")] = False
     """Attach an Elastic Fabric Adapter, on the sizes that have it. The trainer's base image must have libfabric and
     aws-ofi-nccl, or NCCL keeps using TCP."""
 
@@ -147,7 +195,7 @@ class EksStorage(StorageConfig):
     """`efs`: Amazon's NFS service. It grows by itself: `storage.sizeGib` is only an estimate for the bill."""
     retain: bool = False
     """The file system stays when the stack is destroyed, and is still billed; `storage.disk` brings it back."""
-    disk: Annotated[str, StringConstraints(pattern=r"^fs-[0-9a-f]{8,40}$")] | None = None
+    disk: Annotated[Annotated[str, StringConstraints(pattern=r"^fs-[0-9a-f]{8,40}$")] | None, Replaces("data")] = None
     """Id of an existing file system (fs-...) in the region to use, which is never deleted."""
     throughput: Literal["bursting", "elastic"] = "bursting"
     """`bursting` costs nothing beyond the space and gives 100 MiB/s until 2.1 TiB of credit are used; `elastic` gives

@@ -26,7 +26,7 @@ from infra.eks import templates
 from infra.eks.asked import GPU_IMAGE, IMAGE
 from infra.eks.cluster import security_group
 from infra.eks.identity import OWNER, Identity
-from infra.eks.keys import SYSTEM_DISK_GIB, EksConfig, EksNodes, versions
+from infra.eks.keys import GROUP_LIMIT, SYSTEM_DISK_GIB, EksConfig, EksNodes, versions
 from infra.eks.machines import regions
 from infra.eks.network import Network
 from infra.eks.scope import Scope
@@ -34,11 +34,6 @@ from infra.machine import for_pods
 from infra.needs import load
 from infra.scope import LONG
 
-#: Maximum number of nodes of a worker group, or `nodes.max` if that is larger; the autoscaler limits all groups to
-#: `nodes.max` together. A change of a group's maximum makes the provider send the state's number of nodes, 0, and EKS
-#: ends those that train (terraform-provider-aws, internal/service/eks/node_group.go). EKS's default quota was 100
-#: nodes, and is 450 now.
-GROUP_LIMIT = 100
 #: Value of the taint that keeps pods without accelerators off the nodes that have them.
 TAINT = "present"
 #: Label by which the autoscaler knows that a node has accelerators that its device plugin has not announced yet.

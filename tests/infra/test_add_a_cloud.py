@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra import cost, living
+from infra import changes, cost
 from infra.clouds import CLOUDS, Cloud, keys
 from infra.config import ConfigError, StackConfig
 from infra.parse import parse
@@ -49,12 +49,9 @@ def aks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         place=lambda config: f"AKS in {config.section(AksConfig).location}",
     )
     monkeypatch.setitem(CLOUDS, "aks", record)
-    caches = (living.table, computed.table)
-    for each in caches:
-        each.cache_clear()
+    computed.table.cache_clear()
     yield
-    for each in caches:
-        each.cache_clear()
+    computed.table.cache_clear()
 
 
 def test_its_cluster_is_under_the_same_workloads() -> None:
@@ -102,16 +99,16 @@ def test_every_mistake_is_told_at_once() -> None:
 
 def test_its_keys_are_documented_and_a_living_cluster_does_not_move() -> None:
     assert keys()["aks.location"].description
-    built = {key: living.value_of(parse(VALUES, "test"), key) for key in living.table()["keys"]}
+    built = {key: changes.value_of(parse(VALUES, "test"), key) for key in changes.recorded("aks")}
     moved = parse({**VALUES, "aks": {"location": "northeurope"}}, "test")
-    (problem,) = living.problems(moved, built)
+    (problem,) = changes.problems(moved, built)
     assert problem.startswith("aks.location: northeurope on a stack that lives with westeurope; a resource group stays")
 
 
 def test_what_it_does_not_say_is_refused_on_a_living_stack_and_by_the_policy_pack() -> None:
-    """An omission is loud: nobody replaces a cluster, or opens a network, because a table has no line for the cloud."""
+    """An omission is loud: nobody replaces a cluster, or opens a network, because nothing was said of the cloud."""
     built = {"cluster.kind": "aks", "cluster.name": "trainyard-old", "aks.location": "westeurope"}
-    found = list(living.problems(parse(VALUES, "aks-exercise"), built))
+    found = list(changes.problems(parse(VALUES, "aks-exercise"), built))
     assert [line for line in found if line.startswith("cluster.name: ") and "replaces the cluster and the data" in line]
     refused = {str(each.resource.type) for each in broken(record("aks-exercise", VALUES)) if each.rule == "known-cloud"}
     assert refused

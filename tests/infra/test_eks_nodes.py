@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra.eks.keys import KEEP_RELEASES
-from infra.eks.nodes import GROUP_LIMIT
+from infra.eks.keys import GROUP_LIMIT, KEEP_RELEASES
 from review.recording import Recording
 from tests.infra.eks import STACK, ZONES, pod, stack, workers
 from tests.infra.recorded import trained

@@ -18,8 +18,8 @@ IDENTITY: list[Path] = [("metadata", "name"), ("metadata", "namespace")]
 
 @cache
 def _table(kind: str) -> dict[str, list[Path]]:
-    """Type -> its paths of one kind: always, smaller, switched_off and narrower replace it, rolls replaces its nodes,
-    counted are outputs that change in place."""
+    """Type -> its paths of one kind: always, smaller, switched_off and narrower replace it, counted are outputs that
+    change in place."""
     found: dict[str, list[Path]] = {}
     for file in HERE.glob("replaces-*.yaml"):
         content = load(file)
@@ -60,11 +60,6 @@ def matches(path: Sequence[str | int], patterns: Sequence[Path]) -> bool:
 def counted(type_: str) -> list[str]:
     """The outputs whose values change when the resource changes in place."""
     return [path[0] for path in _table("counted").get(type_, [])]
-
-
-def rolls(type_: str) -> list[Path]:
-    """The paths whose change replaces the nodes of a pool or group, some at a time."""
-    return _table("rolls").get(type_, [])
 
 
 def _at(inputs: Any, path: Path) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from infra.changes import ASKED, digest_of
 from infra.config import DatasetConfig, TrainingConfig
 from infra.image import TRAINER, content_hash
-from infra.living import ASKED, digest_of
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
+from infra.effect import Impossible, changed
 from infra.sections import NodesConfig, Section, StorageConfig
 
 
 class AksConfig(Section):
-    location: str
+    location: Annotated[str, Impossible(changed, "a resource group stays where it is")]
     """Where on Azure the cluster is."""
     system_machine_type: str = "Standard_D4s_v5"
     """Machine type of the nodes for etcd and the cluster's own pods."""

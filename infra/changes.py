@@ -2,8 +2,8 @@
 and at `up`, before anything is changed.
 
 Components in the stack's own state record what it was built with. Their outputs are written once the cluster, and the
-volume, exist: a first `up` that fails earlier has recorded nothing, so no change is refused. infra/live.yaml says what
-a change of each key does.
+volume, exist: a first `up` that fails earlier has recorded nothing, so no change is refused. Marks beside the type of a
+key say what its change does (infra/effect.py).
 """
 
 from __future__ import annotations
@@ -11,17 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pulumi
 
-from infra.clouds import CLOUDS, keys
+from infra.clouds import keys
 from infra.cluster import Cluster
 from infra.config import ConfigError, StackConfig
-from infra.gke.keys import band
-from infra.needs import load, numbers
+from infra.effect import Careful, Impossible, Mark, Replaces, marks
 from trainer.config.base import Section
 from trainer.config.values import typed
 
@@ -35,8 +32,9 @@ FOLDERS = {
 STATE = "pulumi:pulumi:readStackResourceOutputs"
 #: Parts that only `cluster.replace` lets a change replace.
 PRECIOUS = ("cluster", "data", "objects")
-#: Lists of changes in a table.
-ROWS = ("impossible", "careful")
+KIND = "cluster.kind"
+#: Keys that say what a change of another one loses.
+READ = ("storage.retain", "storage.tier")
 #: Key of the record for the shared volume's kind, with the default filled in.
 VOLUME = "volume"
 #: Key of the record for a digest of what the stack file asked for: what to train, and on what.
@@ -66,7 +64,7 @@ def remember(config: StackConfig, written: Mapping[str, Any], cluster: Cluster, 
 
     written: the stack file's values, as they are.
     """
-    values = {key: value_of(config, key) for key in table()["keys"] if _is_guarded(key)} | {ASKED: digest_of(written)}
+    values = {key: value_of(config, key) for key in recorded(config.cluster.kind)} | {ASKED: digest_of(written)}
     values[VOLUME] = built_volume(config, cluster)
     of_volume = {key: value for key, value in values.items() if key == VOLUME or key.startswith("storage.")}
     Built("cluster", {key: values[key] for key in values.keys() - of_volume.keys()}, cluster.resource or claim)
@@ -110,85 +108,59 @@ def read() -> dict[str, Any]:
 
 def problems(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
     """One line for each refused change from what was built."""
-    moved = {key for key in table()["keys"] if key in built and built[key] != value_of(config, key)}
+    moved = dict(_moved(config, built))
     # With another kind of cluster the other keys change as well: report the kind alone.
-    for key in ["cluster.kind"] if "cluster.kind" in moved else sorted(moved):
+    for key in [KIND] if KIND in moved else sorted(moved):
         old, new = built[key], value_of(config, key)
         start = f"{key}: {_shown(new)} on a stack that lives with {_shown(old)}"
         back = "remove it" if old is None else f"set it back to {_shown(old)}"
-        if reason := _impossible(key, old, new, built):
+        if reason := _impossible(moved[key], old, new, built):
             yield f"{start}; {reason}; {back}, or change it after `pulumi destroy`"
-        elif not config.cluster.replace and (lost := _lost(key, built)):
+        elif not config.cluster.replace and (lost := _lost(moved[key], built)):
             yield f"{start} replaces {lost}; {back}, or set cluster.replace: true to lose what is there"
 
 
 def cautions(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
     """One line for each change from what was built that is made with an unexpected effect."""
-    for row in table()["careful"]:
-        old, new = built.get(row["key"]), value_of(config, row["key"])
-        moved = row["kind"] == built.get("cluster.kind") and old is not None and old != new
-        if (
-            moved
-            and HOLDS[row.get("when", "changed")](old, new)
-            and ("above" not in row or max(old, new) > row["above"])
-        ):
-            yield f"{row['key']}: {_shown(new)} on a stack that lives with {_shown(old)}; {row['because']}"
+    moved = dict(_moved(config, built))
+    for key, said in ({} if KIND in moved else moved).items():
+        old, new = built[key], value_of(config, key)
+        for mark in said:
+            if isinstance(mark, Careful) and mark.when(old, new):
+                yield f"{key}: {_shown(new)} on a stack that lives with {_shown(old)}; {mark.because}"
 
 
-def _impossible(key: str, old: Any, new: Any, built: Mapping[str, Any]) -> str:
+def _moved(config: StackConfig, built: Mapping[str, Any]) -> Iterator[tuple[str, list[Mark]]]:
+    """The keys that differ from what was built, with their marks."""
+    for key, field in keys(config.cluster.kind).items():
+        if key in built and built[key] != value_of(config, key):
+            yield key, marks(field)
+
+
+def _impossible(said: list[Mark], old: Any, new: Any, built: Mapping[str, Any]) -> str:
     """Why a change cannot succeed; "": it can."""
-    rows = (row for row in table()["impossible"] if row["key"] == key and HOLDS[row["when"]](old, new))
-    there = (row for row in rows if all(built.get(name) in among for name, among in row.get("where", {}).items()))
-    return next((row["because"] for row in there), "")
+    volume = built.get(VOLUME, "")
+    there = {volume, f"{volume} {built.get('storage.tier')}"}
+    rows = (mark for mark in said if isinstance(mark, Impossible) and (not mark.on or there & {*mark.on}))
+    return next((mark.because for mark in rows if mark.when(old, new)), "")
 
 
-#: `when` of a row in live.yaml -> whether a change from `old` to `new` is of that kind.
-HOLDS = {
-    "changed": lambda old, new: True,
-    "smaller": lambda old, new: new < old,
-    # `latest` names no version: it is neither older nor newer.
-    "older": lambda old, new: [] < numbers(new) < numbers(old),
-    "out of its band": lambda old, new: band("ZONAL", old) != band("ZONAL", new),
-    "on": lambda old, new: bool(new),
-    "off": lambda old, new: not new,
-}
-
-
-def _lost(key: str, built: Mapping[str, Any]) -> str:
+def _lost(said: list[Mark], built: Mapping[str, Any]) -> str:
     """The precious parts that a change of a key replaces, in words."""
-    parts = [part for part in PRECIOUS if part in _replaced(effect(key, built["cluster.kind"], built.get(VOLUME, "")))]
-    if "data" in parts and (built.get("storage.retain") or built.get(VOLUME) == "given"):
-        parts.remove("data")
+    volume = built.get(VOLUME, "")
+    gone = [part for mark in said if isinstance(mark, Replaces) for part in mark.there(built[KIND], volume)]
+    kept = ("data",) if built.get("storage.retain") or volume == "given" else ()
+    parts = [part for part in PRECIOUS if part in gone and part not in kept]
     return " and ".join("all that it has in the cluster" if part == "objects" else f"the {part}" for part in parts)
 
 
-#: What is feared of a change that a new kind of cluster has not said a word about.
-WORST = "replaces cluster, data"
+def recorded(kind: str) -> list[str]:
+    """The keys whose values are recorded: some change of them may be refused or warned of, or they say what is lost."""
+    return [key for key, field in keys(kind).items() if key in READ or any(map(_is_felt, marks(field)))]
 
 
-def effect(key: str, kind: str, volume: str = "") -> str:
-    """What a change of a key does to a living stack; "": the kind of cluster has no such key."""
-    said = effects(key)
-    found = (said[each] for each in (volume or kind, kind, "") if each in said)
-    return next(found, WORST if key in keys(kind) else "")
-
-
-def effects(key: str) -> dict[str, str]:
-    """Kind of cluster or volume ("": any) -> what a change of a key, or of its section, does to a living stack."""
-    return (keys := table()["keys"]).get(key) or keys[key.partition(".")[0]]
-
-
-def _replaced(said: str) -> list[str]:
-    """The parts of "replaces cluster, data; rolls workers" that are replaced."""
-    verb, _, parts = said.partition(";")[0].partition(" ")
-    return parts.split(", ") if verb == "replaces" else []
-
-
-def _is_guarded(key: str) -> bool:
-    """Whether the value of a key is recorded: some change of it may be refused or warned of."""
-    asked = {key for row in table()["impossible"] for key in (row["key"], *row.get("where", {}))}
-    asked |= {"cluster.kind", "storage.retain"} | {row["key"] for row in table()["careful"]}
-    return key in asked or any(set(PRECIOUS) & {*_replaced(text)} for text in effects(key).values())
+def _is_felt(mark: Mark) -> bool:
+    return not isinstance(mark, Replaces) or {mark.parts, *mark.on.values()} - {"", "workers"} != set()
 
 
 def value_of(config: StackConfig, key: str) -> Any:
@@ -214,20 +186,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_shown, value))
     return "nothing" if value is None else f"{value:g}" if isinstance(value, float) else typed(value)
-
-
-def _by_kind(said: str | dict[str, str], kind: str = "") -> dict[str, str]:
-    return {kind: said} if isinstance(said, str) else said
-
-
-@cache
-def table() -> dict[str, Any]:
-    """infra/live.yaml, with what the clouds' tables say of their own keys, and of shared ones for themselves."""
-    shared = load(Path(__file__).with_name("live.yaml"))
-    files = {kind: load(cloud.folder / "live.yaml") for kind, cloud in CLOUDS.items() if cloud.folder}
-    found = {key: _by_kind(said) for key, said in shared["keys"].items()}
-    for kind, file in files.items():
-        for key, said in file["keys"].items():
-            found[key] = found.get(key, {}) | _by_kind(said, "" if key.startswith(f"{kind}.") else kind)
-    rows = {name: [row for file in (shared, *files.values()) for row in file.get(name, ())] for name in ROWS}
-    return {"keys": found, **rows}
