@@ -127,7 +127,9 @@ def test_tensorboard_opens_with_the_run(stack: Stack) -> None:
             assert time.monotonic() < end
             time.sleep(1)
         tags = _json(f"http://localhost:{port}/data/plugin/scalars/tags")
-        assert "loss" in next(found for run, found in tags.items() if NAME in run)
+        (shown,) = {run: found for run, found in tags.items() if NAME in run}.items()
+        assert stack.name in shown[0]
+        assert min(shown[1]).startswith("loss/"), "the page opens on the losses"
         assert "TensorBoard" in seen(f"http://localhost:{port}/")
     finally:
         board.send_signal(signal.SIGINT)
