@@ -112,7 +112,7 @@ def mixes_texts(key: str, net: Any) -> bool:
 def _rows(config: Any, device: torch.device) -> torch.Tensor:
     """Two rows of tokens that differ in the last. Tokens with a meaning of their own are left out."""
     length = min(LENGTH, getattr(config, "max_position_embeddings", None) or LENGTH)
-    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    special = {config.pad_token_id, config.bos_token_id, *ends}
+    named = [getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos")]  # CodeGen's names no padding
+    special = {token for value in named for token in (value if isinstance(value, list) else [value])}
     words = [word for word in range(config.vocab_size) if word not in special][: length + 1]
     return torch.tensor([words[:-1], [*words[: length - 1], words[-1]]], device=device)

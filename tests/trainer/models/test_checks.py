@@ -26,6 +26,7 @@ SOUND: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere": ("cohere", GROUPED),
     "granite": ("granite", GROUPED | {"logits_scaling": 4.0}),
     "mamba": ("mamba", {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 500}),
+    "codegen": ("codegen", {"n_embd": 16, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "vocab_size": 500}),
     "bert, a decoder": ("bert", SMALL | {"is_decoder": True}),
 }
 BALANCED = "adds a loss that balances the experts of this .* set output_router_logits to false"
