@@ -157,7 +157,7 @@ def test_a_transfer_says_every_15_s_in_a_log_how_far_it_is(clock: Clock) -> None
             bar.advance(2_000_000)
             clock.now += 1
     told = [line.split(" (")[0] for line in text.getvalue().splitlines() if line.startswith("…")]
-    assert told == ["… 2 files: 32 of 80 MB", "… 2 files: 62 of 80 MB"]
+    assert told == ["… 2 files: 32.0 MB of 80.0 MB", "… 2 files: 62.0 MB of 80.0 MB"]
 
 
 @pytest.mark.parametrize("line", ["", "plain words", 'unclosed "quote', "a=1 b"])

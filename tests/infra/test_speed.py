@@ -34,6 +34,7 @@ def test_every_accelerator_that_trains_has_a_peak_and_a_share(name: str) -> None
     values = stack_file_values(stack)
     disk = machine.boot_disks[0]
     nodes = {"machineType": machine.name, "max": 1} | ({} if of_eks else {"diskType": disk})
+    nodes |= {"consumption": machine.ways[0]} if machine.ways else {}
     config = parse(
         {**values, "nodes": nodes, "workers": {"count": 1}, "training": {"model": {"preset": "small"}}}, stack
     )

@@ -251,8 +251,9 @@ def _unfit_added(added: list[dict[str, Any]], normal: Any) -> str:
     odd = any(token[key] for token in found for key in ("single_word", "lstrip", "rstrip"))
     if odd or {token["normalized"] for token in found} not in (set(), {False}, {normal is None}):
         return "an added token that is found in normalized text, or by what stands beside it"
-    for token, other in itertools.product(found, added):
-        if other["special"] and _overlap(token["content"], other["content"]):
+    special = [token for token in added if token["special"]]
+    for token, other in itertools.product(found, special):
+        if _overlap(token["content"], other["content"]):
             return f"the added token {token['content']}, which overlaps with {other['content']}"
     return ""
 

@@ -232,13 +232,16 @@ def test_row_groups_of_a_large_parquet_file_are_shared(tmp_path: Path, monkeypat
 
 def test_passages_encode_as_the_whole_text_does(tmp_path: Path) -> None:
     """A document that is too long for one call gets the same ids as in one call."""
+    from trainer.data.encoding import Encoder
     from trainer.data.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer("gpt2")
     whole = prepare.SAMPLE.read_text("utf-8")[:60_000] + "\n\n\n  indented\n\n" + "word " * 40_000 + "\n\nend"
     (tmp_path / "text.txt").write_text(whole, encoding="utf-8")
     source = Source(str(tmp_path / "text.txt"), "text", size=len(whole.encode()))
-    passages = [unit.text for unit in units(Piece(0, (Segment(source, 0),)), "file", TextField("text"), lambda _: None)]
+    joins = Encoder(tokenizer, np.uint16, exact=True).joins
+    piece, field = Piece(0, (Segment(source, 0),)), TextField("text")
+    passages = [unit.text for unit in units(piece, "file", field, lambda _: None, joins)]
     assert len(passages) > 10
     assert "".join(passages) == whole
     ids = [number for text in passages for number in tokenizer.encode(text).ids]
