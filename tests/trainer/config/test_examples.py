@@ -98,7 +98,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
     folder = tmp_path_factory.mktemp("llama")
     shape: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    ends: dict[str, Any] = {"bos_token_id": 499, "eos_token_id": 499}
+    ends: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
     LlamaForCausalLM(LlamaConfig(vocab_size=500, **shape, **heads, **ends)).save_pretrained(folder)
     shutil.copy(tokenizer / "tokenizer.json", folder)
     return folder
