@@ -31,10 +31,15 @@ def ps() -> None:
     if not console.is_terminal:
         console = Console(width=WIDE)
     # A look at a stack of this machine enters its environment, whose backend knows no other stacks: those come first.
-    listed = sorted(_of_backend(), key=is_local)
+    elsewhere = _of_backend()
+    listed = sorted(elsewhere or (), key=is_local)
     names = [*listed, *(name for name in _of_this_machine() if name not in listed)]
     if not names:
-        print("no stack has anything; `trainyard init NAME` writes the file of one, `trainyard up` brings it up")
+        here = ""
+        if elsewhere is None:
+            print("what stacks elsewhere have is not known: Pulumi is missing or not logged in (`pulumi login`)")
+            here = " of this machine"
+        print(f"no stack{here} has anything; `trainyard init NAME` writes the file of one, `trainyard up` brings it up")
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("stack", "where", "training", "state", "since", "USD an hour"):
@@ -90,14 +95,14 @@ def cost(stack: str, active: int | None) -> str:
     return "?"
 
 
-def _of_backend() -> list[str]:
-    """The stacks with resources that Pulumi lists here; none without a login."""
+def _of_backend() -> list[str] | None:
+    """The stacks with resources that Pulumi lists here; None where it does not answer, as without a login."""
     try:
         done = _pulumi("stack", "ls", "--json")
-        found: list[dict[str, Any]] = json.loads(done.stdout) if done.returncode == 0 else []
+        found: list[dict[str, Any]] = json.loads(done.stdout)
     except (OSError, ValueError):
-        found = []
-    return sorted(each["name"] for each in found if each.get("resourceCount"))
+        return None
+    return sorted(each["name"] for each in found if each.get("resourceCount")) if done.returncode == 0 else None
 
 
 def _of_this_machine() -> list[str]:

@@ -68,13 +68,29 @@ def test_every_stack_is_listed_with_what_runs_since_when_and_at_what_cost(capsys
     ]
 
 
-def test_without_any_stack_it_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("code", "listed", "first"),
+    [
+        (0, "[]", "no stack has anything; `trainyard init NAME` writes"),
+        (0, '[{"name": "made"}]', "no stack has anything; "),
+        (255, "", "what stacks elsewhere have is not known: Pulumi is missing or not logged in (`pulumi login`)\nno"),
+        (None, "", "what stacks elsewhere have is not known: "),
+    ],
+)
+def test_without_any_stack_it_says_what_to_do_and_whether_that_is_known(
+    code: int | None,
+    listed: str,
+    first: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def gone(*_: str) -> None:
-        raise FileNotFoundError(2, "", "pulumi")
+    def answer(*_: str) -> SimpleNamespace:
+        if code is None:
+            raise FileNotFoundError(2, "", "pulumi")
+        return SimpleNamespace(returncode=code, stdout=listed)
 
     monkeypatch.setattr("infra.state.BACKEND", tmp_path)
-    monkeypatch.setattr(ps, "_pulumi", gone)
+    monkeypatch.setattr(ps, "_pulumi", answer)
     assert main(["ps"]) == 0
-    assert capsys.readouterr().out.startswith("no stack has anything; `trainyard init NAME` writes")
+    assert capsys.readouterr().out.startswith(first)

@@ -1,7 +1,7 @@
 """Values as people type them: YAML's scalars as text where Python's form would lose some of it, and in messages.
 
-YAML reads 1.30 as 1.3, 010 as 8, `on` as true and 2026-11-01 as a date, and its versions differ (Pulumi's engine has
-YAML 1.2's words, PyYAML 1.1's). The type of a key decides what its text means, as on a command line.
+YAML reads 1.30 as 1.3, 010 as 8, `on` as true and digits as a date, and its versions differ (Pulumi's engine has YAML
+1.2's words, PyYAML 1.1's). The type of a key decides what its text means, as on a command line.
 """
 
 import codecs
