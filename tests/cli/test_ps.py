@@ -42,7 +42,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ]
 
     def all_of(targets: list[Target], *_: object) -> list[State]:
-        started, ended = NOW - timedelta(hours=3), NOW - timedelta(minutes=5)
+        now = datetime.now(UTC)
+        started, ended = now - timedelta(hours=3), now - timedelta(minutes=5)
         running = State("train-1", "Running for 3:00:00", started, None, 2, 2, 0)
         complete = State("train-1", "Complete, run removed", started, ended, 2, 0, 0)
         return [complete] if len(targets) == 1 else [running, complete]

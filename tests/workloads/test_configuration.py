@@ -87,7 +87,11 @@ def test_another_default_makes_another_run_where_it_is_mathematical(
     before = run_name(TrainingConfig(), DatasetConfig())
     release.default(section, key, value := other(key, flat_value(section, key)))
     assert flat_value(section, key) == value
-    speed = key.startswith(SPEED) if section is TrainingConfig else key in ("timeout_minutes", "cpu", "memory_gib")
+    speed = (
+        key.startswith(SPEED)
+        if section is TrainingConfig
+        else key in ("private_servers", "timeout_minutes", "cpu", "memory_gib")
+    )
     assert (run_name(TrainingConfig(), DatasetConfig()) == before) is speed
 
 

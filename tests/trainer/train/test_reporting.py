@@ -140,7 +140,7 @@ def test_done_names_the_model_of_an_adapter(adapter: str, tmp_path: Path) -> Non
         saver=SimpleNamespace(wait=lambda: None),
         step=7,
         figures={},
-        work=SimpleNamespace(sample=None, results=dict),
+        work=SimpleNamespace(sample=None, results=dict, data=""),
         engine=SimpleNamespace(divided=False),
         config=settings,
         folder=tmp_path,
