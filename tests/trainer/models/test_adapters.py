@@ -152,7 +152,11 @@ def test_evaluate_sample_and_export_take_an_adapter_as_it_is(
         expected = origin.load(origin.from_run(finished))(input_ids=INPUTS).logits
         torch.testing.assert_close(read(whole)(input_ids=INPUTS).logits, expected, rtol=1e-5, atol=1e-5)
         theirs = PeftModel.from_pretrained(read(gpt2), str(small)).eval()
-        torch.testing.assert_close(theirs(input_ids=INPUTS).logits, expected, rtol=0.05, atol=0.01)
+        # Of the rounded adapter: a position whose hidden state is nearly constant makes much of a bit.
+        same = PeftModel.from_pretrained(read(gpt2), str(newest(finished) / "model")).eval()
+        for name, value in same.named_parameters():
+            value.copy_(value.bfloat16() if ".lora_" in name else value)
+        torch.testing.assert_close(theirs(input_ids=INPUTS).logits, same(input_ids=INPUTS).logits, rtol=1e-5, atol=1e-5)
     for folder, words in ((whole, "made of an adapter of | gpt2"), (small, "adapter of | gpt2")):
         card = (folder / "README.md").read_text()
         assert words in card
