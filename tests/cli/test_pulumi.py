@@ -101,7 +101,11 @@ def test_the_holder_of_a_lock_is_named_and_what_to_do(
     folder = tmp_path / ".pulumi" / "locks" / "organization" / "trainyard" / "mine"
     folder.mkdir(parents=True)
     shutil.copy2(shutil.which("cat") or "", tmp_path / "pulumi")
-    alive = subprocess.Popen([tmp_path / "pulumi"], stdin=subprocess.PIPE)
+    alive = subprocess.Popen([tmp_path / "pulumi"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    assert alive.stdin
+    assert alive.stdout
+    alive.stdin.write(b"x")
+    assert alive.stdout.read(1) == b"x", "the kernel gives it its name after the parent goes on"
     try:
         pid = {"alive": alive.pid, "reused": os.getpid()}.get(process) or gone()
         held = {"pid": pid, "username": "ann", "hostname": host or socket.gethostname()}

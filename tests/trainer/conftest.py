@@ -26,6 +26,7 @@ from tests.ports import free_port
 from tests.trainer import processes
 from tests.trainer.processes import PRELOAD, ROOT, Launcher, Workers, run_worker, start_round
 from trainer import prepare
+from trainer.record import INCIDENTS
 
 # No deadlines: timings say nothing on cores that other tests share.
 hypothesis_settings.register_profile("shared-cores", deadline=None)
@@ -42,12 +43,14 @@ can_compile = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """Restore the handlers: a launcher that ran in this process leaves its own, and SIGINT must end the tests."""
+def launcher_leaves_nothing() -> Iterator[None]:
+    """Take back what a launcher that ran in this process leaves: its incidents, which the next workers would report, and
+    its handlers, since SIGINT must end the tests."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+    os.environ.pop(INCIDENTS, None)
 
 
 @pytest.fixture(scope="session", autouse=True)
