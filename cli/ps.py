@@ -107,7 +107,7 @@ def _of_backend() -> list[str] | None:
 
 def _of_this_machine() -> list[str]:
     names = []
-    for file in sorted((state.BACKEND / ".pulumi" / "stacks").glob("*/*.json"), key=lambda each: each.stem):
+    for file in state.files(state.BACKEND):
         with suppress(ValueError):
             if not state.lives(state.resources(file)):
                 continue

@@ -23,6 +23,8 @@ from cli.target import Kubeconfig, RunningStack, targets_of
 from cli.transfer import Volume
 from cli.volume import ask, show, size, users
 from cli.volume_survey import UNREADABLE
+from trainer.config.base import flat
+from trainer.config.values import Plain, read_yaml
 from trainer.contract import COMPILING_SECONDS, STALE_SECONDS, checkpoint_step
 from trainer.plain import plain
 from trainer.record import figures
@@ -134,27 +136,13 @@ def _state(state: str, age: float | None, user: str) -> str:
     return ("stopped" if "stopped" in user else "waiting") if user else "interrupted"
 
 
-class _Plain(yaml.SafeLoader):
-    """Reads no alias, by which a small text becomes a huge value."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("an alias")
-        return super().compose_node(parent, index)
-
-
 def settings(text: Any) -> dict[str, Any]:
     """The configuration of a checkpoint by dotted key; empty where it is none."""
     try:
-        return dict(_flat(yaml.load(str(text or ""), _Plain)))
-    except (yaml.YAMLError, ValueError, RecursionError):
+        found = read_yaml(str(text or ""), Plain)
+    except (yaml.YAMLError, ValueError):
         return {}
-
-
-def _flat(value: Any, start: str = "") -> list[tuple[str, Any]]:
-    if isinstance(value, dict):
-        return [item for key, inner in value.items() for item in _flat(inner, f"{start}.{key}" if start else str(key))]
-    return [(start, value)] if start else []
+    return flat(found) if isinstance(found, dict) else {}
 
 
 def _table(found: list[Run]) -> Table:

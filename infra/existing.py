@@ -23,6 +23,7 @@ from infra.config import ConfigError, StackConfig
 from infra.image import compression
 from infra.sections import DATA, TAINT, ExistingStorage, ImageConfig, StorageConfig
 from trainer.config.addresses import on_volume
+from trainer.config.values import Plain, read_yaml
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ def find_context(context: str, kubeconfig: str | None, stack: str) -> tuple[Path
 def _load(file: Path, stack: str) -> dict[str, list[dict[str, Any]]]:
     """The named entries of a kubeconfig. Raises ConfigError."""
     try:
-        content = yaml.safe_load(kubeconfig_text(file)) or {}
+        content = read_yaml(kubeconfig_text(file), Plain) or {}
     except FileNotFoundError:
         content = {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -48,6 +48,11 @@ def protection(exported: Mapping[str, Any], stack: str) -> list[str]:
     return lines
 
 
+def files(backend: Path) -> list[Path]:
+    """The file of each stack in a backend's folder, in the order of their names."""
+    return sorted((backend / ".pulumi" / "stacks").glob("*/*.json"), key=lambda file: file.stem)
+
+
 def resources(file: Path) -> list[dict[str, Any]]:
     """What a stack's file in a backend's folder lists. Raises ValueError when Pulumi was killed while it wrote it."""
     try:
@@ -70,7 +75,7 @@ def lives(listed: list[dict[str, Any]]) -> str:
 
 def on_node() -> Iterator[str]:
     """The stacks that live on this machine's node; one whose state is damaged may."""
-    for file in sorted((BACKEND / ".pulumi" / "stacks").glob("*/*.json")):
+    for file in files(BACKEND):
         try:
             found = lives(resources(file))
         except ValueError:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from infra.state import files
 from local import images, network, paths, processes
 from local.daemons import configure
 from local.phases import Phases
@@ -65,8 +66,7 @@ def _has_packages_of_today(tag: Path) -> bool:
 
 def unused() -> list[tuple[str, Path]]:
     """List (name, folder of the tag) of images that are neither the newest of their name nor in a stack's state."""
-    stacks = (paths.PULUMI_STATE / ".pulumi/stacks").glob("*/*.json")
-    state = "".join(path.read_text() for path in stacks)
+    state = "".join(path.read_text() for path in files(paths.PULUMI_STATE))
 
     def is_used(name: str, tag: Path) -> bool:
         return f"{name}:{tag.name}" in state or (tag / "current/link").read_text().strip() in state

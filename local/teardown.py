@@ -11,7 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from infra.state import lives, resources
+from infra.state import files, lives, resources
 from local import cgroups, kubeconfig, network, node, paths, processes, toolchain
 from local.shell import LocalError
 
@@ -153,9 +153,8 @@ def remove_cgroups() -> list[Path]:
 
 def living_stacks() -> list[str]:
     """List the stacks in .local's state that have resources outside the local node. Raises LocalError."""
-    files = sorted((paths.PULUMI_STATE / ".pulumi/stacks").glob("*/*.json"))
     try:
-        return [file.stem for file in files if lives(resources(file)) == "elsewhere"]
+        return [file.stem for file in files(paths.PULUMI_STATE) if lives(resources(file)) == "elsewhere"]
     except ValueError as error:
         raise LocalError(f"{error}, or delete it if the stack has nothing outside this node") from None
 

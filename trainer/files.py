@@ -42,8 +42,8 @@ def open_regular(path: Path, inside: Path | None = None) -> BufferedReader:
 
     inside: the folder that was listed for this file, which a link may not lead out of.
     """
-    if inside is not None:
-        require_inside(path, inside)
+    if inside is not None and not is_inside(path, inside):
+        raise Unfit(path, "is a link that leads out of its folder; put the file itself there")
     kind = stat.S_IFMT(os.stat(str(path)).st_mode)
     if kind != stat.S_IFREG:
         raise Unfit(path, f"is {KINDS.get(kind, 'a device')}, no regular file")
@@ -54,13 +54,11 @@ def open_regular(path: Path, inside: Path | None = None) -> BufferedReader:
     return file
 
 
-def require_inside(path: Path, folder: Path) -> None:
-    """Raise Unfit for a file of a folder that is a link out of it; the Hugging Face cache's lead to its blobs."""
-    root, real = os.path.realpath(folder), os.path.realpath(path)
-    snapshots = os.path.dirname(root)
-    allowed = [root, *([f"{os.path.dirname(snapshots)}/blobs"] if snapshots.endswith("/snapshots") else [])]
-    if not any(real.startswith(f"{base.rstrip('/')}/") for base in allowed):
-        raise Unfit(path, "is a link that leads out of its folder; put the file itself there")
+def is_inside(path: Path, folder: Path) -> bool:
+    """Whether a path ends in a folder, whatever links it has; the Hugging Face cache's lead to its blobs."""
+    root, real = Path(os.path.realpath(folder)), Path(os.path.realpath(path))
+    blobs = [root.parents[1] / "blobs"] if root.parent.name == "snapshots" else []
+    return any(real.is_relative_to(base) for base in (root, *blobs))
 
 
 def require_regular(path: Path, inside: Path | None = None, largest: int | None = None) -> None:
@@ -96,7 +94,9 @@ def open_append(path: Path) -> BinaryIO:
 
 def is_plain_name(name: Any) -> bool:
     """Whether a name that others wrote stands for something in the folder that it is used in."""
-    return isinstance(name, str) and name not in ("", ".", "..") and "\0" not in name and name == os.path.basename(name)
+    if not isinstance(name, str) or name in ("", ".", "..") or "\0" in name or name != os.path.basename(name):
+        return False
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)  # half of a surrogate pair has no bytes
 
 
 def read_text(path: Path, errors: str = "strict") -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from infra.buildx import credentials_name
 from infra.doctor.finding import Finding, ok, problem, unchecked, warning
 from infra.stackfiles import ROOT
+from infra.state import BACKEND
 
 INSTALL_PULUMI = "curl -fsSL https://get.pulumi.com | sh"
 #: Pulumi itself checks this limit of Pulumi.yaml too late to say what to do.
@@ -53,7 +54,7 @@ def state(stack: str, content: dict[str, Any], billed: bool = False) -> Iterator
             "Pulumi is not logged in to a backend",
             "pulumi login   # or: pulumi login gs://YOUR-BUCKET, s3://YOUR-BUCKET",
         )
-    elif billed and backend.partition("?")[0] == (ROOT / ".local" / "state").as_uri():
+    elif billed and backend.partition("?")[0] == BACKEND.as_uri():
         yield problem(
             "state",
             "kept in .local/state, and secrets with an empty passphrase: this shell has the local stack's environment "

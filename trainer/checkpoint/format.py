@@ -261,15 +261,11 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 def _is_list_of_files(sizes: dict[str, Any], digests: dict[str, Any]) -> bool:
     whole = sizes.keys() == digests.keys() and sizes.keys() >= {OPTIMIZER, CONFIGURATION}
-    return whole and all(_is_inside(name) for name in sizes) and all(type(size) is int for size in sizes.values())
+    return whole and all(map(_is_inside, sizes)) and all(type(size) is int for size in sizes.values())
 
 
 def _is_inside(name: str) -> bool:
-    try:
-        os.fsencode(name)
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in name and not Path(name).is_absolute() and ".." not in Path(name).parts
+    return all(map(is_plain_name, name.split("/")))
 
 
 def weight_files(folder: Path) -> list[Path]:

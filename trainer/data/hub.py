@@ -5,13 +5,15 @@ Data is streamed from the hub, so only the shards are stored; with HF_HUB_OFFLIN
 """
 
 import functools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from trainer.config.values import Plain, read_yaml
 from trainer.errors import UserError, cause, forbidden, may_pass, offline
-from trainer.files import require_listed, require_regular
+from trainer.files import is_inside, require_listed, require_regular
 
 PREFIX = "hf:"
 ROWS = 200_000
@@ -92,20 +94,18 @@ def _parse(spec: str) -> list[tuple[str, str | None, str]]:
 
 def _require_inside(spec: str, folder: Path) -> None:
     """Refuse a folder whose card names files outside of it, or on the web. Raises UserError."""
-    import yaml
-
     for name in ("README.md", ".huggingface.yaml"):
         file = folder / name
         text = file.read_text("utf-8", errors="replace") if file.is_file() else ""
         if name == "README.md":
             text = text.split("\n---", 1)[0].removeprefix("---") if text.startswith("---") else ""
         try:
-            said = yaml.safe_load(text)
-        except (yaml.YAMLError, RecursionError):
+            said = read_yaml(text, Plain)
+        except yaml.YAMLError:
             continue  # `datasets` says what is wrong
         for path in _named(said.get("configs") if isinstance(said, dict) else None):
-            inside = "://" not in path and "::" not in path and ".." not in Path(path).parts
-            if not inside or not Path(os.path.realpath(folder / path)).is_relative_to(os.path.realpath(folder)):
+            here = "://" not in path and "::" not in path and ".." not in Path(path).parts
+            if not here or not is_inside(folder / path, folder):
                 raise UserError(f"--input {spec}: {name} names {path}, which is not in the folder; name files of it")
 
 

@@ -127,6 +127,12 @@ CARDS = {
 }
 
 
+def test_a_card_whose_aliases_make_millions_of_values_is_not_walked_through(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))]
+    (tmp_path / "README.md").write_text("\n".join(["---", *lines, "configs: *a11", "---", "Text"]))
+    hub._require_inside("hf:it", tmp_path)
+
+
 @pytest.mark.parametrize("card", CARDS)
 def test_a_card_that_names_files_outside_of_its_folder_is_refused(tmp_path: Path, card: str) -> None:
     folder, other = tmp_path / "folder", tmp_path / "other"
