@@ -44,8 +44,8 @@ can_compile = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def launcher_leaves_nothing() -> Iterator[None]:
-    """Take back what a launcher that ran in this process leaves: its incidents, which the next workers would report, and
-    its handlers, since SIGINT must end the tests."""
+    """Take back what a launcher that ran in this process leaves: its incidents, which the next workers would report,
+    and its handlers, since SIGINT must end the tests."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in before.items():
