@@ -5,12 +5,14 @@ Data is streamed from the hub, so only the shards are stored; with HF_HUB_OFFLIN
 """
 
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from trainer.config.addresses import kind_of
 from trainer.config.values import Plain, read_yaml
 from trainer.errors import UserError, cause, forbidden, may_pass, offline
 from trainer.files import is_inside, require_listed, require_regular
@@ -92,18 +94,61 @@ def _parse(spec: str) -> list[tuple[str, str | None, str]]:
     return [("/".join(steps[:2]), "/".join(steps[2:]), split)]
 
 
-def _require_inside(spec: str, folder: Path) -> None:
-    """Refuse a folder whose card names files outside of it, or on the web. Raises UserError."""
+FORMATS = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
+    **dict.fromkeys((".csv", ".tsv"), "csv"),
+    **dict.fromkeys((".txt", ".parquet", ".arrow")),
+}
+"""Suffixes that `datasets` reads, and the format of those that share one. Of several it takes the most frequent."""
+_ABOUT = re.compile(r"(licen[cs]e|notice|readme|copying)\b.*|(dataset_infos?|state|config)\.json", re.IGNORECASE)
+
+
+def _require_one_format(spec: str, folder: Path) -> None:
+    """Refuse a folder of several formats, of which one would be read, unless its card names files. Raises UserError."""
+    if any(True for said in _cards(folder).values() for _ in _named(said)):
+        return
+    found: dict[str, str] = {}
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        suffix = kind_of(path.name)[0]
+        if (
+            suffix in FORMATS
+            and not _ABOUT.fullmatch(path.name)
+            and not any(part.startswith(".") for part in inside.parts)
+        ):
+            found.setdefault(FORMATS[suffix] or suffix, str(inside))
+    if len(found) > 1:
+        raise UserError(
+            f"--input {spec}: the folder holds several formats ({', '.join(found.values())}), and `datasets` reads one "
+            "of them; give each its own folder, or name the files in the card's configs"
+        )
+
+
+def card(text: str) -> Any:
+    """What a data set's card (README.md) says in its head; None if it has none."""
+    if not text.startswith("---"):
+        return None
+    try:
+        return read_yaml(text.split("\n---", 1)[0].removeprefix("---"), Plain)
+    except yaml.YAMLError:  # `datasets` says what is wrong
+        return None
+
+
+def _cards(folder: Path) -> dict[str, Any]:
+    """The `configs` of a folder by the file that has them."""
+    found: dict[str, Any] = {}
     for name in ("README.md", ".huggingface.yaml"):
         file = folder / name
         text = file.read_text("utf-8", errors="replace") if file.is_file() else ""
-        if name == "README.md":
-            text = text.split("\n---", 1)[0].removeprefix("---") if text.startswith("---") else ""
-        try:
-            said = read_yaml(text, Plain)
-        except yaml.YAMLError:
-            continue  # `datasets` says what is wrong
-        for path in _named(said.get("configs") if isinstance(said, dict) else None):
+        said = card(text if name == "README.md" else f"---\n{text}")
+        found[name] = said.get("configs") if isinstance(said, dict) else None
+    return found
+
+
+def _require_inside(spec: str, folder: Path) -> None:
+    """Refuse a folder whose card names files outside of it, or on the web. Raises UserError."""
+    for name, said in _cards(folder).items():
+        for path in _named(said):
             here = "://" not in path and "::" not in path and ".." not in Path(path).parts
             if not here or not is_inside(folder / path, folder):
                 raise UserError(f"--input {spec}: {name} names {path}, which is not in the folder; name files of it")
@@ -146,6 +191,7 @@ def _open(spec: str) -> tuple[Any, str, str | None]:
                 if not path.is_dir():
                     require_regular(path, folder)
             _require_inside(spec, folder)
+            _require_one_format(spec, folder)
         try:
             if not offline() and "/" not in name and folder is None:
                 name = HfApi().dataset_info(name).id  # huggingface_hub 2.4 reads files of OWNER/NAME only

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -152,11 +152,14 @@ def _listed(system: Any, path: str, name: str, over: dict[str, list[str]]) -> li
     if isinstance(system, LocalFileSystem):
         require_listed(path, pattern)
     found: list[dict[str, Any]] = []
+    about = "" if pattern else _card(system, path, inside)
     for info in sorted(inside, key=lambda info: info["name"]):
         suffix = kind_of(info["name"])[0]
         # A link, a FIFO or a device is not passed over: opening it says what it is.
         size = info.get("size") if info["type"] == "file" else None
         why = ("empty" if size == 0 else "") if pattern else passed_over(info["name"], path, size)
+        if info["name"] == about:
+            why = "card of a data set"
         if not pattern and why != "hidden" and suffix in (*REFUSED, *TABLES):
             raise UserError(
                 f"--input {name}: {info['name']} is of a kind that is not read from a folder, and what it says would "
@@ -174,6 +177,50 @@ def _listed(system: Any, path: str, name: str, over: dict[str, list[str]]) -> li
             f"(or these and {', '.join(COMPRESSIONS)}); for other text give a pattern, as in {name.rstrip('/')}/*.py"
         )
     return found
+
+
+_SPLIT = re.compile(
+    r"(?:^|[^a-z0-9])(train(?:ing)?|test(?:ing)?|val(?:id(?:ation)?)?|dev|eval(?:uation)?)(?![a-z0-9])", re.I
+)
+"""As `datasets` finds the split of a file in its path (KEYWORDS_IN_PATH_NAME_BASE_PATTERNS of its data_files.py)."""
+_CARD = {"configs", "dataset_info", "task_categories", "size_categories", "pretty_name", "license"}
+"""Keys of a data set's card, of which one tells it from another README.md with a head."""
+
+
+def _card(system: Any, path: str, inside: Iterable[dict[str, Any]]) -> str:
+    """The README.md of a clone of a hub's data set, empty where it is a text like others. Raises UserError for splits.
+
+    Whoever trains on a clone as a whole trains on what is held out.
+    """
+    here = {info["name"].removeprefix(path).lstrip("/"): info for info in inside}
+    names = sorted(name for name in here if not any(part.startswith(".") for part in PurePosixPath(name).parts))
+    about = here.get("README.md", {})
+    head = system.cat_file(about["name"]).decode("utf-8", "replace") if about.get("type") == "file" else ""
+    said = hub.card(head)
+    is_card = isinstance(said, dict) and not _CARD.isdisjoint(said)
+    splits: dict[str, str] = {}
+    for name in names:
+        kind = KINDS.get(kind_of(name)[0])
+        if kind and name != "README.md" and (is_card or kind != "text"):
+            for split in _SPLIT.findall(name)[-1:]:
+                splits.setdefault(split.lower(), name)
+    for each in _listed_in(said, "configs") if is_card else ():
+        for files in _listed_in(each, "data_files"):
+            if isinstance(files, dict) and isinstance(files.get("split"), str):
+                splits.setdefault(files["split"], str(files.get("path")))
+    if len(splits) > 1 and (is_card or any(split.startswith("train") for split in splits)):
+        named = ", ".join(f"{split} ({name})" for split, name in splits.items())
+        ways = f"hf:{path} for its split train, or the files of one" if isinstance(system, LocalFileSystem) else "one"
+        raise UserError(
+            f"--input {path}: holds the splits {named}, and all of them would be learned; give {ways}, as in "
+            f"{path.rstrip('/')}/{next(iter(splits.values()))}"
+        )
+    return about["name"] if is_card and len(names) > 1 else ""
+
+
+def _listed_in(part: Any, key: str) -> list[Any]:
+    found = part.get(key) if isinstance(part, dict) else None
+    return found if isinstance(found, list) else []
 
 
 def _source(system: Any, info: dict[str, Any], inside: str) -> Source:

@@ -96,3 +96,59 @@ def test_upload_says_what_it_does_not_send_and_what_no_dataset_reads(tmp_path: P
     model = folder(tmp_path / "model", "config.json", "model.safetensors", "merges.pdf")
     assert unread(model, [path.name for path in model.iterdir()]) == [], "a model is no dataset"
     assert unread(corpus / "a.txt", names[:1]) == []
+
+
+HEAD = "---\nlicense: mit\n{}---\n# A data set\n"
+NAMED = """configs:
+- config_name: default
+  data_files:
+  - {split: train, path: a.jsonl}
+  - {split: test, path: b.jsonl}
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "names", "splits"),
+    [
+        (HEAD, ["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"], ["test", "train"]),
+        (HEAD, ["train.jsonl", "validation.jsonl", ".cache/x/test.jsonl"], ["train", "validation"]),
+        (HEAD, ["train/0.txt", "dev/0.txt"], ["dev", "train"]),
+        (HEAD.replace("{}", NAMED), ["a.jsonl", "b.jsonl"], ["train", "test"]),
+        (None, ["my_train.jsonl", "my_eval.jsonl.gz"], ["eval", "train"]),
+    ],
+)
+def test_a_clone_with_several_splits_is_refused_and_names_them(
+    tmp_path: Path, head: str | None, names: list[str], splits: list[str]
+) -> None:
+    folder(tmp_path, *names)
+    if head is not None:
+        (tmp_path / "README.md").write_text(head.replace("{}", ""))
+    with pytest.raises(UserError) as caught:
+        find([str(tmp_path)])
+    told = str(caught.value)
+    assert f"--input {tmp_path}: holds the splits {splits[0]} (" in told
+    assert all(f"{split} (" in told for split in splits)
+    assert f"give hf:{tmp_path} for its split train" in told
+
+
+@pytest.mark.parametrize(
+    ("head", "names", "read"),
+    [
+        (HEAD, ["data/train-0.parquet", "data/train-1.parquet"], 2),
+        (HEAD, ["a.jsonl"], 1),
+        ("# A book\n", ["a.txt"], 2),
+        ("---\ntitle: Notes\n---\nText", ["a.txt"], 2),
+        (HEAD, [], 1),
+        (None, ["train.txt", "test.txt", "eval-of-a-dev.txt"], 3),
+        (None, ["pretrain.jsonl", "testament.jsonl", "valley.jsonl"], 3),
+    ],
+)
+def test_a_card_is_passed_over_and_another_readme_is_text(
+    tmp_path: Path, head: str | None, names: list[str], read: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder(tmp_path, *names)
+    if head is not None:
+        (tmp_path / "README.md").write_text(head.replace("{}", ""))
+    assert len(find([str(tmp_path)])) == read
+    passed = bool(head == HEAD and names)
+    assert ("why='card of a data set' files=1 such_as=README.md" in capsys.readouterr().out) == passed

@@ -152,3 +152,27 @@ def test_a_card_that_names_its_own_files_is_read(tmp_path: Path, said: str) -> N
     (tmp_path / "a.jsonl").write_text('{"text": "Light."}\n' * 3)
     (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  {said}\n---\nText\n")
     assert len(list(hub.rows(f"hf:{tmp_path}", 0, ("text",)))) == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "refused"),
+    [
+        (["a.jsonl", "b.parquet"], True),
+        (["a.json", "deep/b.txt"], True),
+        (["a.jsonl.gz", "b.csv"], True),
+        (["a.jsonl", "b.json", "c.ndjson"], False),
+        (["a.jsonl", "LICENSE.txt", "dataset_infos.json", ".cache/b.txt"], False),
+    ],
+)
+def test_a_folder_of_two_formats_is_refused_and_names_both(tmp_path: Path, names: list[str], refused: bool) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"text": "Light."}\n')
+    if not refused:
+        hub._require_one_format("hf:x", tmp_path)
+        return
+    with pytest.raises(UserError, match=r"several formats") as caught:
+        hub._open(f"hf:{tmp_path}")
+    assert f"({names[0]}, {names[1]})" in str(caught.value)
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files: {names[0]}\n---\n")
+    hub._require_one_format("hf:x", tmp_path)
