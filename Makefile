@@ -34,7 +34,7 @@ test: .venv/dev.stamp  ## all fast tests
 	@$(TRAINYARD) local toolchain etcd actionlint
 	$(PY) -m pytest -m "not cluster and not engine and not chaos" -n $$(($$(nproc) + 2)) --dist worksteal
 
-e2e: .venv/dev.stamp .venv/policy.stamp  ## real node, real engine, real training (root); MARKS=engine: without a node
+e2e: .venv/dev.stamp  ## real node, real engine, real training (root); MARKS=engine: without a node
 	@$(TRAINYARD) local toolchain etcd kubernetes
 	@$(TRAINYARD) local toolchain
 	$(PY) -m pytest -m "$(MARKS)" -p tests.by_resource -o timeout_func_only=true -n $$(($$(nproc) + 1)) \
@@ -66,9 +66,9 @@ snapshots: .venv/infra.stamp  ## regenerate tests/snapshots/: what each stack de
 	$(TRAINYARD) dev snapshot --update
 
 lock: .venv/infra.stamp  ## resolve requirements/*.in again, with hashes
-	for name in dev infra trainer bootstrap policy; do \
+	for name in dev infra trainer bootstrap; do \
 	  .venv/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet \
-	    requirements/$$name.in $$(case $$name in dev|policy) ;; *) echo --constraint requirements/dev.txt ;; esac) \
+	    requirements/$$name.in $$(case $$name in dev) ;; *) echo --constraint requirements/dev.txt ;; esac) \
 	    --output-file requirements/$$name.txt || exit 1; \
 	done
 	@sed -n '/^torch==/p' requirements/trainer.in | .venv/bin/uv pip compile --torch-backend cpu --no-deps --universal \
@@ -88,8 +88,3 @@ lock: .venv/infra.stamp  ## resolve requirements/*.in again, with hashes
 	@.venv/bin/uv pip install --quiet --python $(PY) --require-hashes -r requirements/dev.txt
 	@touch $@
 
-# A separate environment, because pulumi-policy needs an older protobuf. --seed adds pip: Pulumi lists packages with it.
-.venv/policy.stamp: requirements/policy.txt .venv/infra.stamp
-	@.venv/bin/uv venv --quiet --seed --clear --python $(PY) .venv/policy
-	@.venv/bin/uv pip install --quiet --python .venv/policy/bin/python --require-hashes -r requirements/policy.txt
-	@touch $@

@@ -86,7 +86,7 @@ DEV: Groups = {
     "Review": {
         "snapshot": ("review.snapshot:review", "Compare what each stack declares with its reviewed snapshot."),
         "policy": (
-            "policy.check:check",
+            "review.policy:check",
             "Check stacks against the policy rules, without Pulumi's engine or credentials.",
         ),
         "facts": (

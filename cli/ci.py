@@ -24,7 +24,7 @@ from infra.stackfiles import ROOT, stacks
 COMMAND = ("pulumi", "stack", "ls", "--json")
 #: Hours after its last `up` until a dead proof expires: its training has ended by then (prove/subject.py).
 PROOF_HOURS = 6.0
-LOCKED = ("infra", "trainer", "policy")
+LOCKED = ("infra", "trainer")
 OPTIONS = ("--require-hashes", "--disable-pip", "--progress-spinner", "off")
 
 

@@ -20,7 +20,7 @@ EFA = "vpc.amazonaws.com/efa"
 #: have no accelerator.
 POOL = "trainyard/pool"
 #: Upstream's image, v3.6.5: 3.6 speaks the v3 API only, which is all the rendezvous needs. By digest: what was reviewed
-#: is what runs (policy/). 3.6.16 and 3.7.3 are out (2026-11-28); their digests are to be asked.
+#: is what runs (review/policy.py). 3.6.16 and 3.7.3 are out (2026-11-28); their digests are to be asked.
 ETCD_IMAGE = "quay.io/coreos/etcd:v3.6.5@sha256:3397341272b9e0a6f44d7e3fc7c321c6efe6cbe82ce866b9b01d0c704bfc5bf3"
 #: Kubernetes service account of the pods that read the user's data, in the stack's namespace.
 READER = "dataset"

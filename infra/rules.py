@@ -95,8 +95,8 @@ def _worker_range(config: StackConfig) -> Iterator[str]:
 
 #: Variables that the pods get from Kubernetes itself or from the stack's Secret.
 _TAKEN = ("POD_IP", "RDZV_ID", "NODE_RANK", "NODE_NAME", "NAMESPACE", "HF_TOKEN", "WANDB_API_KEY")
-#: Copied from policy/kubernetes.py: the policy pack also runs where infra is missing.
-_SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSPHRASE|API_?KEY|(ACCESS|PRIVATE)_?KEY|(^|_)PAT|CREDENTIALS?)$")
+#: Names of environment variables that hold secrets.
+SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSPHRASE|API_?KEY|(ACCESS|PRIVATE)_?KEY|(^|_)PAT|CREDENTIALS?)$")
 #: NCCL's limits for its helper threads, and for their sockets together (NVIDIA/nccl, src/transport/net_socket.cc).
 _THREADS, _SOCKETS = 16, 64
 
@@ -129,7 +129,7 @@ def _worker_environment(config: StackConfig) -> Iterator[str]:
             yield f"workers.environment: '{name}' is no name of a variable; allowed: letters, digits and _"
         if name in _TAKEN:
             yield f"workers.environment.{name}: the stack sets it itself; remove it"
-        elif _SECRET.search(name) or TOKEN.search(value):
+        elif SECRET.search(name) or TOKEN.search(value):
             yield f"workers.environment.{name}: would be plain text in the Job; remove it, or use a key of `secrets`"
     threads, sockets = (given.get(name, "1") for name in ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"))
     numbers = [int(text) if text.isdecimal() else 0 for text in (threads, sockets)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from infra.stackfiles import ROOT
 from review.graph import without_implied
 
-FOLDERS = ("infra", "workloads", "cli", "review", "policy", "prove", "trainer", "local")
+FOLDERS = ("infra", "workloads", "cli", "review", "prove", "trainer", "local")
 
 
 def layers() -> str:

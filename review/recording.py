@@ -82,6 +82,17 @@ class Recorded:
         """Last part of the type: Job, Namespace ..."""
         return self.type.rsplit(":", 1)[1]
 
+    @property
+    def is_kubernetes(self) -> bool:
+        return self.type.startswith("kubernetes:")
+
+    def at(self, *path: str) -> Any:
+        """The input at a path of keys; None where there is none."""
+        value: Any = self.inputs
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
 
 class _Loop(asyncio.SelectorEventLoop):
     """Runs executor calls at once: pulumi's threads for its monitor cost a sixth of a recording and make the order of

@@ -37,14 +37,13 @@ RUN_BY = {
     r"git clone <this repository> trainyard && cd trainyard": PIPELINE,
     r"make (lint|test|e2e)$": PIPELINE,
     r"make up$": E2E,
-    r"make \.venv/(infra|policy)\.stamp": PIPELINE,
+    r"make \.venv/infra\.stamp": PIPELINE,
     r"make gpu ARGS=": "tests/trainer/test_bench.py",
     r"make docs$": "tests/review/test_docs.py",
     r"make snapshots$": "tests/review/test_snapshot.py",
     r'eval "\$\(trainyard local env\)"': "tests/fixtures_cluster.py",
     r"trainyard dev snapshot\b": "tests/review/test_snapshot.py",
-    r"trainyard local run -- pulumi preview --stack local --policy-pack policy": "tests/policy/test_engine.py",
-    r"trainyard dev policy\b": "tests/policy/test_rules.py",
+    r"trainyard dev policy\b": "tests/review/test_policy.py",
     r"trainyard doctor\b": "tests/infra/test_doctor.py",
     r"trainyard prove --stack local --short": "tests/e2e/test_prove.py",
     r"trainyard cost\b": "tests/infra/test_cost.py",
@@ -185,7 +184,7 @@ def test_every_stack_exists() -> None:
 
 def test_every_file_exists() -> None:
     """Paths of the repository in code marks, and links."""
-    folders = "infra|workloads|cli|review|trainer|local|tests|bench|docs|policy|prove|faults|requirements"
+    folders = "infra|workloads|cli|review|trainer|local|tests|bench|docs|prove|faults|requirements"
     missing = []
     for path in DOCUMENTS:
         text = path.read_text("utf-8")

@@ -147,7 +147,11 @@ def test_every_change_is_held_to_the_policy_and_shows_no_outputs() -> None:
     said = {name: given["command"] for name, given in found.items()}
     assert said == {"preview": "preview", "up": "up", "drift": "preview"}
     assert all(given["suppress-outputs"] for given in found.values())
-    assert found["preview"]["policyPacks"] == found["up"]["policyPacks"] == "policy"
+    for name in ("preview", "up"):
+        (job,) = [job for job in jobs(workflow(name)).values() if job["steps"][-1].get("with") == found[name]]
+        (held,) = [step for step in job["steps"] if "dev policy" in step.get("run", "")]
+        assert held["run"] == '.venv/bin/trainyard dev policy --stack "$STACK"'
+        assert held["env"]["STACK"] == found[name]["stack-name"]
     assert all(given["comment-on-summary"] for given in found.values())
     for name, given in found.items():
         assert given["stack-name"] == f"${{{{ {'inputs' if name == 'up' else 'matrix'}.stack }}}}"

@@ -26,7 +26,7 @@ from tests.standin.aws.account import Account
 from tests.standin.cloud import SERVICE, Cloud
 
 #: What a test's own project links to; the stack files are copies, so no test writes into the repository's.
-SHARED = ("__main__.py", "infra", "workloads", "trainer", "requirements", "pyproject.toml", ".venv", "policy")
+SHARED = ("__main__.py", "infra", "workloads", "trainer", "requirements", "pyproject.toml", ".venv")
 #: The training, and the patch that owns its number of pods.
 JOB = {
     "kubernetes:batch/v1:Job training",

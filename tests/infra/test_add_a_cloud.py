@@ -12,10 +12,10 @@ from infra import changes, cost
 from infra.clouds import CLOUDS, Cloud, keys
 from infra.config import ConfigError, StackConfig
 from infra.parse import parse
-from policy.check import broken
 from prove.engine import State
 from prove.report import facts
 from review import computed
+from review.policy import broken
 from review.recording import record
 from tests.infra.aks.keys import AksConfig, AksNodes, AksStorage
 from tests.infra.aks.rules import RULES, bill, machines
@@ -105,7 +105,7 @@ def test_its_keys_are_documented_and_a_living_cluster_does_not_move() -> None:
     assert problem.startswith("aks.location: northeurope on a stack that lives with westeurope; a resource group stays")
 
 
-def test_what_it_does_not_say_is_refused_on_a_living_stack_and_by_the_policy_pack() -> None:
+def test_what_it_does_not_say_is_refused_on_a_living_stack_and_by_the_policy() -> None:
     """An omission is loud: nobody replaces a cluster, or opens a network, because nothing was said of the cloud."""
     built = {"cluster.kind": "aks", "cluster.name": "trainyard-old", "aks.location": "westeurope"}
     found = list(changes.problems(parse(VALUES, "aks-exercise"), built))

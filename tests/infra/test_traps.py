@@ -14,7 +14,7 @@ import pytest
 from infra.clouds import CLOUDS
 from infra.parse import cluster_kind
 from infra.stackfiles import ROOT, marks, stack_file_values
-from policy.cloud import LABELLED_BY
+from review.policy import LABELLED_BY
 from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, recorded
 

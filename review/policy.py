@@ -1,0 +1,404 @@
+"""What no stack may declare: rules over its recording, without Pulumi's engine or credentials.
+
+A rule takes one resource and the recording that it is in, and yields what is wrong, a sentence each. The first line of
+its docstring says what it demands; docs/operations.md lists the rules, and tests/review/test_policy.py breaks each.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from typing import Any
+
+from cli.target import StackNames
+from infra.rules import SECRET
+from review.recording import SIGNATURE, Recorded, Recording, record_anywhere
+
+Rule = Callable[[Recorded, Recording], Iterator[str]]
+
+#: Providers whose resources the rules know, and those that make nothing that is billed or reached.
+KNOWN = ("aws", "gcp", "kubernetes", "pulumi", "pulumi-python", "docker-build", "trainyard")
+#: Shortest prefix of a range that may come in: a /8 is the largest range of one organisation. Two halves of the
+#: internet (0.0.0.0/1, 128.0.0.0/1) are as open as the whole.
+WIDEST = 8
+#: EC2's families with accelerators (aws.amazon.com/ec2/instance-types): G, Gr, P, Trainium, Inferentia, DL, F, VT.
+AWS_ACCELERATED = ("g", "gr", "p", "trn", "inf", "dl", "f", "vt")
+#: Compute Engine's series whose machines include GPUs, or TPUs (ct, tpu), without guestAccelerators
+#: (docs.cloud.google.com/compute/docs/accelerator-optimized-machines, /kubernetes-engine/docs/concepts/plan-tpus,
+#: 2026-11-23).
+GCP_ACCELERATED = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-", "ct", "tpu")
+#: Resources for which a cloud makes a load balancer, billed by the hour; Kubernetes would leave it behind.
+BALANCERS = ("aws:lb/", "aws:alb/", "aws:elb/", "gcp:compute/forwardingRule:", "gcp:compute/globalForwardingRule:")
+EFS_DRIVER = "efs.csi.aws.com"
+#: Labels by which costs are split.
+LABELS = ("app", "stack")
+#: Provider -> its input with the labels for everything that it makes.
+LABELLED_BY = {"gcp": "defaultLabels", "aws": "defaultTags"}
+DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+#: Resource types that build an image: with BuildKit, with buildah.
+BUILDS = ("docker-build:index:Image", ":BuildahImage")
+CLUSTERS = ("gcp:container/cluster:Cluster", "aws:eks/cluster:Cluster")
+#: Pods that may break the restricted Pod Security standard, as namespace/name, and the access to their node that they
+#: may have. The training's namespace is not among them; kube-system is the cluster's own.
+EXCEPTIONS: dict[str, set[str]] = {
+    # Serves files for any owner, and opens them by handle.
+    "*-storage/nfs-server": set(),
+    # Gives the trainer an empty volume that root owns, once.
+    "*-storage/volume-owner": set(),
+    # Loads a kernel module.
+    "kube-system/gpu-driver": {"privileged", "hostNetwork", "hostPID", "hostPath"},
+    # Opens the socket of its kubelet, in a folder that root owns.
+    "kube-system/nvidia-device-plugin": {"hostPath"},
+    # Also asks the metadata service for the machine's adapters, which answers over one hop.
+    "kube-system/efa-device-plugin": {"hostPath", "hostNetwork"},
+    # Reads counters of accelerators, and asks the kubelet which pod uses which accelerator.
+    "kube-system/dcgm-exporter": {"hostPath"},
+}
+
+
+@dataclass(frozen=True)
+class Violation:
+    rule: str
+    resource: Recorded
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.resource.type} {self.resource.name}: {self.problem}"
+
+
+def name(rule: Rule) -> str:
+    """Name of a rule, such as no-open-network."""
+    return rule.__name__.replace("_", "-")
+
+
+def demand(rule: Rule) -> str:
+    """What the rule demands, in one sentence."""
+    return (rule.__doc__ or "").partition("\n")[0]
+
+
+def broken(stack: Recording) -> list[Violation]:
+    """Everything that breaks one of the rules, in the order of the resources."""
+    plain = Recording([replace(item, inputs=_revealed(item.inputs)) for item in stack.resources], stack.outputs)
+    return [
+        Violation(name(rule), item, problem)
+        for item in plain.resources
+        for rule in RULES
+        for problem in rule(item, plain)
+    ]
+
+
+def _revealed(value: Any) -> Any:
+    """Replace secrets by their values."""
+    if isinstance(value, dict):
+        return _revealed(value["value"]) if SIGNATURE in value else {key: _revealed(v) for key, v in value.items()}
+    return [_revealed(item) for item in value] if isinstance(value, list) else value
+
+
+def check(names: StackNames = None) -> int:
+    """Print what breaks a rule; return 1 if anything does."""
+    failed = False
+    for stack_name in names or []:
+        stack = record_anywhere(stack_name)
+        found = broken(stack)
+        failed |= bool(found)
+        print(f"{stack_name}: {len(stack.resources)} resources, {len(RULES)} rules, {len(found) or 'none'} broken")
+        for violation in found:
+            print(f"  {violation}")
+    return int(failed)
+
+
+# What a cloud bills: no way in for everybody, nothing that costs at rest, encrypted, labelled.
+
+
+def known_cloud(item: Recorded, stack: Recording) -> Iterator[str]:
+    """Every resource is of a provider whose resources these rules know."""
+    if (provider := item.type.partition(":")[0]) not in KNOWN:
+        yield f"no rule here knows what {provider} makes; write those of review/policy.py for it, and add it to KNOWN"
+
+
+def no_open_network(item: Recorded, stack: Recording) -> Iterator[str]:
+    """No firewall, security group or control plane lets the whole internet in, and no file system every client."""
+    for source in _sources(item):
+        if source and ipaddress.ip_network(source, strict=False).prefixlen < WIDEST:
+            yield f"{source} is allowed in; list only the addresses that need access"
+    if item.type == "aws:efs/fileSystemPolicy:FileSystemPolicy":
+        allowed = [each for each in _decoded(item.at("policy")).get("Statement", []) if each["Effect"] == "Allow"]
+        if any(each.get("Principal") in ("*", {"AWS": "*"}, {"AWS": ["*"]}) for each in allowed):
+            yield "its policy lets every client mount, and pods have the nodes' security group; name a role"
+    if item.at("spec", "csi", "driver") == EFS_DRIVER and "iam" not in _mount_options(item):
+        yield "it is mounted without an identity, so the file system would have to admit every client; add iam"
+
+
+def _sources(item: Recorded) -> Iterator[str | None]:
+    """The address ranges from which a resource can be reached."""
+    match item.type:
+        case "gcp:compute/firewall:Firewall" if item.at("direction") != "EGRESS" and not item.at("denies"):
+            named = item.at("sourceTags") or item.at("sourceServiceAccounts")
+            # Without a source, Google allows every source.
+            yield from item.at("sourceRanges") or ([] if named else ["0.0.0.0/0"])
+        case "gcp:container/cluster:Cluster":
+            blocks = item.at("masterAuthorizedNetworksConfig", "cidrBlocks") or []
+            yield from (block.get("cidrBlock") for block in blocks)
+            # Without a list, GKE allows the whole internet, unless the control plane has no public IP address.
+            listed = item.at("masterAuthorizedNetworksConfig") is not None
+            by_address = item.at("controlPlaneEndpointsConfig", "ipEndpointsConfig", "enabled") is not False
+            if not listed and by_address and not item.at("privateClusterConfig", "enablePrivateEndpoint"):
+                yield "0.0.0.0/0"
+        case "aws:ec2/securityGroup:SecurityGroup" | "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup":
+            for rule in item.at("ingress") or []:
+                yield from [*(rule.get("cidrBlocks") or []), *(rule.get("ipv6CidrBlocks") or [])]
+        case "aws:ec2/securityGroupRule:SecurityGroupRule" if item.at("type") == "ingress":
+            yield from [*(item.at("cidrBlocks") or []), *(item.at("ipv6CidrBlocks") or [])]
+        case "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule":
+            yield from (item.at("cidrIpv4"), item.at("cidrIpv6"))
+        case "aws:eks/cluster:Cluster" if item.at("vpcConfig", "endpointPublicAccess") is not False:
+            # Without a list, EKS allows the whole internet.
+            yield from item.at("vpcConfig", "publicAccessCidrs") or ["0.0.0.0/0"]
+
+
+def no_load_balancer(item: Recorded, stack: Recording) -> Iterator[str]:
+    """Nothing makes a load balancer: a cloud bills it by the hour, and keeps it when its cluster is deleted."""
+    if item.type.startswith(BALANCERS):
+        yield "this is a load balancer; use `kubectl port-forward`"
+    if item.is_kubernetes and item.at("spec", "type") == "LoadBalancer":
+        yield "a Service of type LoadBalancer; ClusterIP and `kubectl port-forward` do, at no cost"
+    if item.is_kubernetes and item.kind in ("Ingress", "Gateway"):
+        yield f"a controller makes a load balancer of an {item.kind}; use `kubectl port-forward`"
+
+
+def no_accelerator_at_rest(item: Recorded, stack: Recording) -> Iterator[str]:
+    """Accelerators are not there while nothing trains: their pools begin with, and return to, no node."""
+    match item.type:
+        case "gcp:container/nodePool:NodePool" if _has_accelerators(item.at("nodeConfig") or {}):
+            scaling = item.at("autoscaling") or {}
+            yield from _at_rest(item.inputs, "nodeCount", "initialNodeCount")
+            yield from _at_rest(scaling, "minNodeCount", "totalMinNodeCount")
+            if not scaling:
+                yield "no autoscaling, so nodes that came would stay; give it, with totalMinNodeCount 0"
+        case "aws:eks/nodeGroup:NodeGroup" if _is_accelerated(item, stack):
+            yield from _at_rest(item.at("scalingConfig") or {}, "minSize", "desiredSize")
+        case "gcp:compute/instance:Instance" | "aws:ec2/instance:Instance":
+            if _has_accelerators(item.inputs) or _family(item.at("instanceType")) in AWS_ACCELERATED:
+                yield "an instance of its own runs until it is deleted; put accelerators into a pool that scales to 0"
+
+
+def _at_rest(values: Mapping[str, Any], *keys: str) -> Iterator[str]:
+    for key in keys:
+        if values.get(key):
+            yield f"{key} is {values[key]:g}; allowed: 0, the autoscaler adds nodes for a Job and removes them after it"
+
+
+def _has_accelerators(machine: Mapping[str, Any]) -> bool:
+    """Whether a Google machine, or one of a pool, has accelerators."""
+    return bool(machine.get("guestAccelerators")) or str(machine.get("machineType")).startswith(GCP_ACCELERATED)
+
+
+def _is_accelerated(group: Recorded, stack: Recording) -> bool:
+    """Whether a node group's machines have accelerators, by machine type or image."""
+    types = list(group.at("instanceTypes") or [])
+    types += [other.at("instanceType") for other in stack.resources if other.kind == "LaunchTemplate"]
+    image = str(group.at("amiType") or "")
+    return "NVIDIA" in image or "NEURON" in image or any(_family(type_) in AWS_ACCELERATED for type_ in types)
+
+
+def _family(instance_type: str | None) -> str:
+    """The letters before the generation: g4dn.xlarge is a g, m5.large an m."""
+    return re.split(r"\d", instance_type or "")[0]
+
+
+def encrypted_storage(item: Recorded, stack: Recording) -> Iterator[str]:
+    """What is stored is encrypted, and so is the way to it where a mount decides that."""
+    match item.type:
+        case "aws:efs/fileSystem:FileSystem" | "aws:ebs/volume:Volume" if item.at("encrypted") is not True:
+            yield "encrypted is not true; AWS stores it in plain text then"
+        case "aws:ec2/launchTemplate:LaunchTemplate":
+            for device in item.at("blockDeviceMappings") or []:
+                disk = device.get("ebs")
+                if disk is not None and str(disk.get("encrypted")).lower() != "true":
+                    yield f"the disk {device.get('deviceName')} is not encrypted; set ebs.encrypted to true"
+        case "kubernetes:core/v1:PersistentVolume":
+            if str(item.at("spec", "csi", "volumeAttributes", "encryptInTransit")).lower() == "false":
+                yield "encryptInTransit is false; leave it out, the driver encrypts then"
+            if item.at("spec", "csi", "driver") == EFS_DRIVER and "notls" in _mount_options(item):
+                yield "the mount option notls sends everything in plain text; leave it out"
+    # Google encrypts every disk, file share and image that it stores; there is no switch.
+
+
+def _mount_options(volume: Recorded) -> list[str]:
+    return volume.at("spec", "mountOptions") or []
+
+
+def labels_for_cost(item: Recorded, stack: Recording) -> Iterator[str]:
+    """Everything that a cloud bills says which program and which stack it belongs to."""
+    cloud = item.type.partition(":")[0]
+    provider = item.provider.rpartition("::")[0]
+    if item.type.startswith("pulumi:providers:") and item.kind in LABELLED_BY:
+        given = _decoded(item.at(LABELLED_BY[item.kind]))
+        given = given.get("tags", given) if item.kind == "aws" else given
+        for label in LABELS:
+            if label not in given:
+                yield f"{LABELLED_BY[item.kind]} has no '{label}'; give {', '.join(LABELS)}"
+    elif cloud in LABELLED_BY and not any(other.urn == provider for other in stack.resources):
+        yield "made by a default provider, which labels nothing; give it the stack's own"
+    elif item.type == "aws:ec2/launchTemplate:LaunchTemplate":
+        # A provider's default tags do not reach what an autoscaling group makes.
+        tagged = {each.get("resourceType"): each.get("tags") or {} for each in item.at("tagSpecifications") or []}
+        for what in ("instance", "volume"):
+            if missing := [label for label in LABELS if label not in tagged.get(what, {})]:
+                yield f"tagSpecifications gives each {what} no {', '.join(missing)}"
+
+
+def _decoded(value: Any) -> Mapping[str, Any]:
+    """Decode a provider's structured input, which travels as JSON."""
+    value = json.loads(value) if isinstance(value, str) else value
+    return value if isinstance(value, Mapping) else {}
+
+
+# Kubernetes objects: what their pods may do, which images they run, and what deletes them.
+
+
+def pods(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Every pod specification inside an object of any kind: a mapping with a list of containers."""
+    if isinstance(value, Mapping):
+        if isinstance(value.get("containers"), list):
+            yield value
+        for item in value.values():
+            yield from pods(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from pods(item)
+
+
+def _pods_of(item: Recorded) -> Iterator[Mapping[str, Any]]:
+    return pods(item.inputs) if item.is_kubernetes else iter(())
+
+
+def _containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*(pod.get("initContainers") or []), *pod["containers"], *(pod.get("ephemeralContainers") or [])]
+
+
+def image_by_digest(item: Recorded, stack: Recording) -> Iterator[str]:
+    """Every container's image, and every base of one, is named by digest: what was reviewed is what runs."""
+    base = item.at("buildArgs", "BASE_IMAGE") if item.type.endswith(BUILDS) else None
+    if base is not None and not DIGEST.search(base):
+        yield f"it is built on {base}; give NAME@sha256:DIGEST (image.base)"
+    for pod in _pods_of(item):
+        for container in _containers(pod):
+            image = container.get("image") or ""
+            # An image that is never pulled is the node's own.
+            if not DIGEST.search(image) and container.get("imagePullPolicy") != "Never":
+                yield f"container {container.get('name')} runs {image or 'no image'}; give NAME@sha256:DIGEST"
+
+
+def restricted_pods(item: Recorded, stack: Recording) -> Iterator[str]:
+    """Namespaces enforce the restricted Pod Security standard, and pods keep to it, but for those that are listed."""
+    if item.type == "kubernetes:core/v1:Namespace" and not _holds_exceptions(item):
+        level = item.at("metadata", "labels", "pod-security.kubernetes.io/enforce")
+        if level != "restricted":
+            yield f"pod-security.kubernetes.io/enforce is {level or 'missing'}; allowed: restricted"
+    if _exception(item) is None:
+        for pod in _pods_of(item):
+            for container in _containers(pod):
+                own = {**(pod.get("securityContext") or {}), **(container.get("securityContext") or {})}
+                yield from (f"container {container.get('name')}: {problem}" for problem in _unrestricted(own))
+
+
+def _unrestricted(context: Mapping[str, Any]) -> Iterator[str]:
+    """By kubernetes.io/docs/concepts/security/pod-security-standards, and with a read-only root file system."""
+    if context.get("runAsNonRoot") is not True or context.get("runAsUser") == 0:
+        yield "it may run as root; set runAsNonRoot, and a runAsUser other than 0"
+    if context.get("allowPrivilegeEscalation") is not False:
+        yield "it may gain privileges; set allowPrivilegeEscalation to false"
+    capabilities = context.get("capabilities") or {}
+    if "ALL" not in (capabilities.get("drop") or []) or set(capabilities.get("add") or []) - {"NET_BIND_SERVICE"}:
+        yield "it keeps capabilities; drop ALL and add none"
+    if (context.get("seccompProfile") or {}).get("type") not in ("RuntimeDefault", "Localhost"):
+        yield "it may make any system call; set seccompProfile.type to RuntimeDefault"
+    if context.get("readOnlyRootFilesystem") is not True:
+        yield "it may write to its image; set readOnlyRootFilesystem, and mount what it writes to"
+
+
+def no_privileged_pod(item: Recorded, stack: Recording) -> Iterator[str]:
+    """No container is privileged or sees its node, but for what is listed."""
+    allowed = _exception(item) or set()
+    for pod in _pods_of(item):
+        yield from (problem for what, problem in _node_access(pod) if what not in allowed)
+
+
+def _node_access(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for container in _containers(pod):
+        if (container.get("securityContext") or {}).get("privileged"):
+            yield "privileged", f"container {container.get('name')} is privileged; name the capabilities that it needs"
+    for access in ("hostNetwork", "hostPID", "hostIPC"):
+        if pod.get(access):
+            yield access, f"{access} is true; remove it"
+    for volume in pod.get("volumes") or []:
+        if volume.get("hostPath"):
+            path = volume["hostPath"].get("path")
+            yield "hostPath", f"volume {volume.get('name')} is {path} of its node; use a claim"
+
+
+def _exception(item: Recorded) -> set[str] | None:
+    """The access to its node that an object in EXCEPTIONS may have; None: it is not listed."""
+    where = f"{item.at('metadata', 'namespace') or 'default'}/{item.at('metadata', 'name') or item.name}"
+    return next((access for pattern, access in EXCEPTIONS.items() if fnmatch(where, pattern)), None)
+
+
+def _holds_exceptions(namespace: Recorded) -> bool:
+    """By name and label: cluster.namespace may give the training's namespace a name that matches."""
+    matches = any(fnmatch(str(namespace.at("metadata", "name")), key.partition("/")[0]) for key in EXCEPTIONS)
+    return matches and namespace.at("metadata", "labels", "app.kubernetes.io/component") == "storage"
+
+
+def secrets_by_reference(item: Recorded, stack: Recording) -> Iterator[str]:
+    """No container gets a token or password as text: it comes from a Kubernetes Secret."""
+    for pod in _pods_of(item):
+        for container in _containers(pod):
+            for variable in container.get("env") or []:
+                if SECRET.search(str(variable.get("name"))) and variable.get("value"):
+                    named = f"container {container.get('name')}"
+                    yield f"{named} gets {variable['name']} as text; use valueFrom.secretKeyRef"
+
+
+def goes_with_cluster(item: Recorded, stack: Recording) -> Iterator[str]:
+    """Every Kubernetes object goes with the cluster that the stack makes, and needs no API server to be deleted."""
+    clusters = [other.urn for other in stack.resources if other.type in CLUSTERS]
+    if item.is_kubernetes and clusters and item.deleted_with not in clusters:
+        yield "deletedWith is not the cluster; a destroy would ask an API server that may be gone"
+
+
+def job_without_ttl(item: Recorded, stack: Recording) -> Iterator[str]:
+    """No Job removes itself: the next `pulumi up` would miss it, and train again."""
+    seconds = item.at("spec", "ttlSecondsAfterFinished")
+    if item.is_kubernetes and item.at("kind") == "Job" and seconds is not None:
+        yield f"ttlSecondsAfterFinished is {seconds:g}; leave it out"
+
+
+def labelled_pods(item: Recorded, stack: Recording) -> Iterator[str]:
+    """Pods say what they are part of: costs inside a cluster are divided by it."""
+    if item.is_kubernetes and any(pods(item.at("spec", "template"))):
+        given = item.at("spec", "template", "metadata", "labels") or {}
+        for label in ("app.kubernetes.io/name", "app.kubernetes.io/component"):
+            if label not in given:
+                yield f"its pods have no label {label}"
+
+
+RULES: tuple[Rule, ...] = (
+    known_cloud,
+    no_open_network,
+    no_load_balancer,
+    no_accelerator_at_rest,
+    encrypted_storage,
+    labels_for_cost,
+    image_by_digest,
+    restricted_pods,
+    no_privileged_pod,
+    secrets_by_reference,
+    goes_with_cluster,
+    job_without_ttl,
+    labelled_pods,
+)

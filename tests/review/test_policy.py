@@ -1,0 +1,391 @@
+"""Each policy rule finds every way to break it, and no stack of the repository breaks any."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cli.__main__ import main
+from infra.image import RECIPES
+from infra.stackfiles import ROOT, stacks
+from review.policy import RULES, broken, demand, name
+from review.recording import Recorded, Recording, record_anywhere
+from tests.infra.recorded import changed, recorded
+
+Inputs = dict[str, Any]
+INTERNET = "0.0.0.0/0"
+LABELS = {"app": "trainyard", "stack": "s"}
+SETTLED: Inputs = {"scalingConfig": {"minSize": 0, "desiredSize": 0}}
+FIREWALL, GKE = "gcp:compute/firewall:Firewall", "gcp:container/cluster:Cluster"
+POOL, GROUP, TEMPLATE = (
+    "gcp:container/nodePool:NodePool",
+    "aws:eks/nodeGroup:NodeGroup",
+    "aws:ec2/launchTemplate:LaunchTemplate",
+)
+GROUP_RULE, INGRESS = (
+    "aws:ec2/securityGroupRule:SecurityGroupRule",
+    "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule",
+)
+EKS, EFS_POLICY = "aws:eks/cluster:Cluster", "aws:efs/fileSystemPolicy:FileSystemPolicy"
+VOLUME, POD, NAMESPACE = (
+    "kubernetes:core/v1:PersistentVolume",
+    "kubernetes:core/v1:Pod",
+    "kubernetes:core/v1:Namespace",
+)
+
+
+def declared(type_: str, inputs: Inputs, provider: str = "urn:provider::id") -> Recorded:
+    return Recorded(
+        type=type_,
+        name="x",
+        urn=f"urn:{type_}",
+        parent="",
+        inputs=inputs,
+        dependencies=frozenset(),
+        deleted_with="",
+        delete_before_replace=False,
+        ignore_changes=(),
+        protect=False,
+        provider=provider,
+    )
+
+
+PROVIDER = replace(declared("pulumi:providers:gcp", {"defaultLabels": json.dumps(LABELS)}), urn="urn:provider")
+
+
+def problems(*items: Recorded) -> set[str]:
+    """Names of the rules that the last of these resources breaks, beside a provider that labels."""
+    return {found.rule for found in broken(Recording([PROVIDER, *items], {})) if found.resource.urn == items[-1].urn}
+
+
+def efs_policy(principal: Any) -> Inputs:
+    allow = {"Effect": "Allow", "Principal": principal, "Action": "elasticfilesystem:ClientMount"}
+    return {"policy": json.dumps({"Statement": [allow, {"Effect": "Deny", "Principal": {"AWS": "*"}}]})}
+
+
+def efs(*options: str, **attributes: str) -> Inputs:
+    csi = {"driver": "efs.csi.aws.com", "volumeAttributes": attributes}
+    return {"spec": {"csi": csi, "mountOptions": list(options)}}
+
+
+def template(instance: str = "m5.large", tags: Inputs = LABELS, encrypted: Any = True) -> Inputs:
+    return {
+        "instanceType": instance,
+        "tagSpecifications": [{"resourceType": what, "tags": tags} for what in ("instance", "volume")],
+        "blockDeviceMappings": [{"deviceName": "/dev/xvda", "ebs": {"encrypted": encrypted}}],
+    }
+
+
+def pool(machine_type: str, **inputs: Any) -> Inputs:
+    return {"nodeConfig": {"machineType": machine_type}, **inputs}
+
+
+def listed(pod: str, **spec: Any) -> Inputs:
+    """A pod of kube-system without containers."""
+    return {"metadata": {"namespace": "kube-system", "name": pod}, "spec": {"containers": [], **spec}}
+
+
+def on_node(image_pull_policy: str) -> Inputs:
+    container = {"name": "c", "image": "cos-nvidia-installer:fixed", "imagePullPolicy": image_pull_policy}
+    return listed("gpu-driver", containers=[container])
+
+
+def namespace(name: str, component: str) -> Inputs:
+    return {"metadata": {"name": name, "labels": {"app.kubernetes.io/component": component}}}
+
+
+def reached(address: str) -> Inputs:
+    return {"masterAuthorizedNetworksConfig": {"cidrBlocks": [{"cidrBlock": address}]}}
+
+
+def endpoint(enabled: bool) -> Inputs:
+    return {"controlPlaneEndpointsConfig": {"ipEndpointsConfig": {"enabled": enabled}}}
+
+
+SOCKETS = [{"name": "sockets", "hostPath": {"path": "/"}}]
+#: Rule -> resources that break it, and no other rule.
+BREAKING: dict[str, list[tuple[str, Inputs]]] = {
+    "known-cloud": [("azure-native:storage:StorageAccount", {})],
+    "no-open-network": [
+        (FIREWALL, {"sourceRanges": ["10.0.0.0/8", "::/0"]}),
+        (FIREWALL, {"direction": "INGRESS"}),
+        (FIREWALL, {"sourceRanges": ["0.0.0.0/1", "128.0.0.0/1"]}),
+        (GKE, reached("::/0")),
+        (GKE, {}),
+        (GKE, endpoint(True)),
+        ("aws:ec2/securityGroup:SecurityGroup", {"ingress": [{"cidrBlocks": [INTERNET]}]}),
+        ("aws:ec2/defaultSecurityGroup:DefaultSecurityGroup", {"ingress": [{"ipv6CidrBlocks": ["::/0"]}]}),
+        (GROUP_RULE, {"type": "ingress", "cidrBlocks": [INTERNET]}),
+        (GROUP_RULE, {"type": "ingress", "ipv6CidrBlocks": ["::/0"]}),
+        (INGRESS, {"cidrIpv4": INTERNET}),
+        (INGRESS, {"cidrIpv6": "::/0"}),
+        (EKS, {"vpcConfig": {"endpointPublicAccess": True}}),
+        (EKS, {"vpcConfig": {"publicAccessCidrs": [INTERNET]}}),
+        (EFS_POLICY, efs_policy({"AWS": "*"})),
+        (EFS_POLICY, efs_policy("*")),
+        (VOLUME, efs()),
+    ],
+    "no-load-balancer": [
+        *((f"aws:{service}/loadBalancer:LoadBalancer", {}) for service in ("lb", "alb", "elb")),
+        ("gcp:compute/forwardingRule:ForwardingRule", {}),
+        ("gcp:compute/globalForwardingRule:GlobalForwardingRule", {}),
+        ("kubernetes:core/v1:Service", {"spec": {"type": "LoadBalancer"}}),
+        ("kubernetes:networking.k8s.io/v1:Ingress", {}),
+        ("kubernetes:gateway.networking.k8s.io/v1:Gateway", {}),
+    ],
+    "no-accelerator-at-rest": [
+        *((POOL, pool(type_)) for type_ in ("a2-highgpu-8g", "a3-highgpu-1g", "a4x-highgpu-4g", "g2-standard-4")),
+        *(
+            (POOL, pool(type_))
+            for type_ in ("a4-highgpu-8g", "g4-standard-48", "ct6e-standard-4t", "tpu7x-standard-4t")
+        ),
+        (POOL, pool("a2-highgpu-8g", autoscaling={"minNodeCount": 2})),
+        (POOL, pool("a2-highgpu-8g", autoscaling={"totalMinNodeCount": 1})),
+        (POOL, pool("a2-highgpu-8g", autoscaling={"minNodeCount": 0}, initialNodeCount=1)),
+        (POOL, {"nodeConfig": {"machineType": "n1-standard-4", "guestAccelerators": [{"count": 1}]}}),
+        ("gcp:compute/instance:Instance", {"machineType": "a2-highgpu-8g"}),
+        *(("aws:ec2/instance:Instance", {"instanceType": f"{family}.xlarge"}) for family in ("g4dn", "gr6", "inf2")),
+        *(("aws:ec2/instance:Instance", {"instanceType": f"{family}.xlarge"}) for family in ("dl1", "f2", "vt1")),
+        (GROUP, {"scalingConfig": {"minSize": 0, "desiredSize": 1}, "instanceTypes": ["m5.large", "p5.48xlarge"]}),
+        (GROUP, {"scalingConfig": {"minSize": 1, "desiredSize": 0}, "amiType": "AL2023_x86_64_NVIDIA"}),
+        (GROUP, {"scalingConfig": {"minSize": 0, "desiredSize": 1}, "amiType": "AL2023_x86_64_NEURON"}),
+    ],
+    "encrypted-storage": [
+        ("aws:efs/fileSystem:FileSystem", {}),
+        ("aws:ebs/volume:Volume", {}),
+        (TEMPLATE, template(encrypted=None)),
+        (VOLUME, efs("iam", encryptInTransit="false")),
+        (VOLUME, efs("iam", "notls")),
+    ],
+    "labels-for-cost": [
+        *(("pulumi:providers:gcp", {"defaultLabels": json.dumps({label: "x"})}) for label in LABELS),
+        *(("pulumi:providers:aws", {"defaultTags": {"tags": {label: "x"}}}) for label in LABELS),
+        (TEMPLATE, template(tags={"app": "trainyard"})),
+    ],
+    "image-by-digest": [(POD, on_node("IfNotPresent"))],
+    "restricted-pods": [
+        (NAMESPACE, namespace("team-storage", "namespace")),
+        (NAMESPACE, namespace("team", "storage")),
+    ],
+    "no-privileged-pod": [
+        (POD, listed("somebody-else", volumes=SOCKETS)),
+        (POD, listed("nvidia-device-plugin", volumes=SOCKETS, hostNetwork=True)),
+    ],
+}
+ALLOWED: list[tuple[str, Inputs]] = [
+    (FIREWALL, {"sourceRanges": ["10.0.0.0/8", "203.0.113.0/24"]}),
+    (FIREWALL, {"sourceTags": ["nodes"]}),
+    (FIREWALL, {"sourceServiceAccounts": ["nodes"]}),
+    (FIREWALL, {"denies": [{"protocol": "all"}]}),
+    (FIREWALL, {"direction": "EGRESS"}),
+    (GROUP_RULE, {"type": "egress", "cidrBlocks": [INTERNET]}),
+    (INGRESS, {"referencedSecurityGroupId": "sg-1"}),
+    (EKS, {"vpcConfig": {"endpointPublicAccess": False}}),
+    (EKS, {"vpcConfig": {"publicAccessCidrs": ["203.0.113.7/32"]}}),
+    (GKE, endpoint(False)),
+    (GKE, {"masterAuthorizedNetworksConfig": {}}),
+    (GKE, {"privateClusterConfig": {"enablePrivateEndpoint": True}}),
+    (EFS_POLICY, efs_policy({"AWS": "arn:aws:iam::1:role/nodes"})),
+    (POOL, pool("a2-highgpu-8g", autoscaling={"minNodeCount": 0})),
+    (POOL, pool("c3-standard-4")),
+    ("gcp:compute/instance:Instance", {"machineType": "e2-standard-4"}),
+    ("aws:ec2/instance:Instance", {"instanceType": "m5.large"}),
+    (GROUP, {"scalingConfig": {"minSize": 1, "desiredSize": 1}, "instanceTypes": ["m5.large"]}),
+    (GROUP, {**SETTLED, "instanceTypes": ["g4dn.xlarge"]}),
+    ("aws:efs/fileSystem:FileSystem", {"encrypted": True}),
+    (TEMPLATE, template(encrypted="true")),
+    (VOLUME, efs("iam")),
+    ("pulumi:providers:aws", {"defaultTags": {"tags": LABELS}}),
+    (POD, on_node("Never")),
+    (POD, listed("nvidia-device-plugin", volumes=SOCKETS)),
+    (POD, listed("gpu-driver", hostNetwork=True)),
+    (NAMESPACE, namespace("team-storage-storage", "storage")),
+]
+
+
+@pytest.mark.parametrize("rule", BREAKING)
+def test_each_way_to_break_a_rule_is_found(rule: str) -> None:
+    assert [(item, problems(declared(*item))) for item in BREAKING[rule]] == [(item, {rule}) for item in BREAKING[rule]]
+
+
+def test_what_is_allowed_breaks_nothing() -> None:
+    assert [item for item in ALLOWED if problems(declared(*item))] == []
+
+
+def test_what_depends_on_other_resources() -> None:
+    """A node group's machine may stand in its launch template; a default provider labels nothing."""
+    group = declared(GROUP, {"scalingConfig": {"minSize": 0, "desiredSize": 1}})
+    assert problems(declared(TEMPLATE, template("trn2.48xlarge")), group) == {"no-accelerator-at-rest"}
+    assert problems(declared(TEMPLATE, template()), group) == set()
+    assert problems(declared("gcp:compute/disk:Disk", {}, provider="")) == {"labels-for-cost"}
+
+
+def test_pods_are_found_in_kinds_that_nobody_thought_of() -> None:
+    """A custom resource that makes pods, such as a TrainJob's runtime, must obey the same rules."""
+    pod = {"hostNetwork": True, "containers": [{"name": "c", "image": "x:1"}]}
+    deep = {"template": {"spec": {"replicatedJobs": [{"template": {"spec": {"template": {"spec": pod}}}}]}}}
+    found = problems(declared("kubernetes:trainer.kubeflow.org/v1alpha1:TrainingRuntime", {"spec": deep}))
+    assert {"image-by-digest", "no-privileged-pod", "restricted-pods"} <= found
+
+
+def test_a_secret_is_known_by_the_last_word_of_its_variable() -> None:
+    def found(variable: str) -> bool:
+        env = {"containers": [{"name": "c", "env": [{"name": variable, "value": "x"}]}]}
+        return "secrets-by-reference" in problems(declared(POD, {"spec": env}))
+
+    secrets = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "SSH_PRIVATE_KEY", "GITHUB_PAT", "PAT", "GOOGLE_CREDENTIALS")
+    assert all(map(found, secrets))
+    assert not any(map(found, ("AWS_ACCESS_KEY_ID", "TOKENIZERS_PARALLELISM", "SPAT", "SORT_KEY")))
+
+
+def test_an_image_is_built_on_one_by_digest() -> None:
+    for recipe in RECIPES:
+        (base,) = re.findall(r"^ARG BASE_IMAGE=(.*)", (ROOT / recipe.dockerfile).read_text(), re.MULTILINE)
+        for build in ("docker-build:index:Image", "pulumi-python:dynamic/trainyard:BuildahImage"):
+            assert problems(declared(build, {"buildArgs": {"BASE_IMAGE": base}})) == set()
+            by_tag = {"buildArgs": {"BASE_IMAGE": base.partition("@")[0]}}
+            assert problems(declared(build, by_tag)) == {"image-by-digest"}
+
+
+def pod(inputs: Inputs) -> Inputs:
+    return inputs["spec"]["template"]["spec"]
+
+
+def container(inputs: Inputs) -> Inputs:
+    return pod(inputs)["containers"][0]
+
+
+def security(inputs: Inputs) -> Inputs:
+    return container(inputs)["securityContext"]
+
+
+def labels(inputs: Inputs) -> Inputs:
+    return inputs["spec"]["template"]["metadata"]["labels"]
+
+
+#: (rule, kind, name, change): gcp-a100 with one input changed breaks this rule, and no other.
+CHANGES: list[tuple[str, str, str, Callable[[Inputs], object]]] = [
+    ("image-by-digest", "Job", "training", lambda it: container(it).update(image="docker.io/you/trainer:latest")),
+    ("image-by-digest", "StatefulSet", "etcd", lambda it: container(it).pop("image")),
+    ("image-by-digest", "Job", "training", lambda it: pod(it).update(initContainers=[{**container(it), "image": "x"}])),
+    (
+        "image-by-digest",
+        "Job",
+        "training",
+        lambda it: pod(it).update(ephemeralContainers=[{**container(it), "image": "x"}]),
+    ),
+    ("restricted-pods", "Job", "training", lambda it: container(it).pop("securityContext")),
+    ("restricted-pods", "Job", "dataset", lambda it: security(it).update(readOnlyRootFilesystem=False)),
+    ("restricted-pods", "StatefulSet", "etcd", lambda it: security(it).update(runAsUser=0)),
+    ("restricted-pods", "StatefulSet", "etcd", lambda it: security(it).update(runAsNonRoot=False)),
+    ("restricted-pods", "Job", "training", lambda it: security(it).pop("allowPrivilegeEscalation")),
+    ("restricted-pods", "Job", "training", lambda it: security(it)["capabilities"].pop("drop")),
+    ("restricted-pods", "Job", "training", lambda it: security(it)["capabilities"].update(add=["SYS_PTRACE"])),
+    ("restricted-pods", "Job", "dataset", lambda it: pod(it)["securityContext"].pop("seccompProfile")),
+    ("no-privileged-pod", "Deployment", "tensorboard", lambda it: security(it).update(privileged=True)),
+    ("no-privileged-pod", "Deployment", "nfs-server", lambda it: security(it).update(privileged=True)),
+    *(
+        ("no-privileged-pod", "Job", "training", lambda it, access=access: pod(it).update({access: True}))
+        for access in ("hostNetwork", "hostPID", "hostIPC")
+    ),
+    (
+        "secrets-by-reference",
+        "Job",
+        "training",
+        lambda it: container(it)["env"].append({"name": "HF_TOKEN", "value": "hf_x"}),
+    ),
+    ("job-without-ttl", "Job", "training", lambda it: it["spec"].update(ttlSecondsAfterFinished=0)),
+    ("labelled-pods", "Deployment", "tensorboard", lambda it: labels(it).pop("app.kubernetes.io/name")),
+    ("labelled-pods", "Deployment", "tensorboard", lambda it: labels(it).pop("app.kubernetes.io/component")),
+]
+
+
+def test_a_stack_that_breaks_one_rule_is_told_that_one() -> None:
+    stack = recorded("gcp-a100")
+    for at, (rule, kind, which, change) in enumerate(CHANGES):
+        item = stack.one(kind, which)
+        inputs = copy.deepcopy(item.inputs)
+        change(inputs)
+        others = [other for other in stack.resources if other is not item]
+        found = {violation.rule for violation in broken(Recording([*others, replace(item, inputs=inputs)], {}))}
+        assert found == {rule}, (at, kind, which)
+
+
+@pytest.mark.parametrize("stack_name", ["gcp-a100", "aws-g4dn"])
+def test_an_object_that_would_outlive_its_cluster_is_found(stack_name: str) -> None:
+    stack = recorded(stack_name)
+    item = stack.one("Service", "trainer")
+    others = [other for other in stack.resources if other is not item]
+    for lifetime in ("", item.parent):
+        (found,) = broken(Recording([*others, replace(item, deleted_with=lifetime)], {}))
+        assert (found.rule, found.resource.name) == ("goes-with-cluster", "trainer")
+
+
+#: What else the program can declare, as much as goes together: (stack, changes of its sections).
+CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
+    *((stack, {}) for stack in stacks()),
+    ("gcp-a100", {"nodes": {"gpuDriver": "daemonset", "consumption": "queued"}, "check": {"enabled": False}}),
+    (
+        "gcp-a100",
+        {
+            "nodes": {"consumption": "spot", "fallback": "on_demand", "max": 3},
+            "rendezvous": {"tls": True},
+            "secrets": {"huggingFaceToken": "hf_x", "wandbApiKey": "key", "imagePull": "you:ghp_x"},
+            "training": {"engine": {"name": "deepspeed"}},
+            "workers": {"spares": 1},
+        },
+    ),
+    ("gcp-c3", {"storage": {"kind": "filestore", "sizeGib": 1024}, "dataset": {"input": ["gs://bucket/texts"]}}),
+    ("gcp-c3", {"storage": {"disk": "mine"}, "cluster": {"namespace": "team-storage", "deletionProtection": True}}),
+    (
+        "aws-g4dn",
+        {
+            "nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True},
+            "eks": {"publicNodes": True, "irsa": True, "secretsEncryption": False},
+        },
+    ),
+    (
+        "aws-g4dn",
+        {
+            "nodes": {"consumption": "spot", "fallback": "on_demand"},
+            "dataset": {"input": ["s3://bucket/texts"]},
+            "image": {"builder": "prebuilt", "ref": "ghcr.io/you/trainer@sha256:" + "a" * 64},
+        },
+    ),
+    (
+        "local",
+        {
+            "storage": {"kind": "storageClass", "className": "shared"},
+            "workers": {"tolerations": ["sku=gpu:NoSchedule"], "runtimeClass": "nvidia"},
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("stack", "sections"), CONFIGURATIONS)
+def test_no_stack_breaks_a_rule(stack: str, sections: dict[str, Any]) -> None:
+    assert broken(record_anywhere(stack, changed(stack, **sections)) if sections else recorded(stack)) == []
+
+
+def test_every_rule_is_tried_and_says_what_it_demands() -> None:
+    tried = {*BREAKING, *(rule for rule, *_ in CHANGES), "goes-with-cluster"}
+    assert {name(rule) for rule in RULES} == tried
+    page = (ROOT / "docs" / "operations.md").read_text()
+    for rule in RULES:
+        assert f"| `{name(rule)}` | {demand(rule)} |\n" in page, "docs/operations.md has a line for each rule"
+
+
+def test_the_command_names_what_is_wrong(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["dev", "policy", "--stack", "gcp-c3"]) == 0
+    assert "none broken" in capsys.readouterr().out
+    monkeypatch.setattr("infra.gke.stack.ETCD_IMAGE", "quay.io/coreos/etcd:v3.6.5")
+    assert main(["dev", "policy", "--stack", "gcp-c3"]) == 1
+    assert "StatefulSet etcd: container etcd runs quay.io/coreos/etcd:v3.6.5" in capsys.readouterr().out
+    assert main(["dev", "policy", "--stack", "nowhere"]) == 2
+    assert "no stack 'nowhere'" in capsys.readouterr().err
