@@ -44,8 +44,9 @@ chaos: .venv/dev.stamp  ## break a real training in every way; the table goes to
 	@$(TRAINYARD) local toolchain etcd
 	$(PY) -m faults
 
-bench: .venv/dev.stamp  ## repeat the CPU benchmarks of the trainer and of `pulumi up` in bench/results/ (root, 2 idle cores, 2 hours)
-	for each in graph preview trainer.prepare trainer.lora trainer.startup trainer.checkpoint trainer.scaling trainer.speed; do \
+bench: .venv/dev.stamp  ## repeat the CPU benchmarks of the trainer and of `pulumi up` in bench/results/ (2 idle cores, an hour)
+	@$(TRAINYARD) local toolchain etcd
+	for each in graph preview rendezvous trainer.prepare trainer.speed; do \
 	  echo "== bench.$$each"; $(PY) -m bench.$$each || exit 1; done
 
 gpu:  ## test and measure on this machine's GPU, 10 minutes at most: make gpu [STAGE=device|tests|speed|exchange] [PY=python3]

@@ -1,19 +1,15 @@
-"""Shared by the trainer's benchmarks: options, data, a training that only makes steps, the clock of a step."""
+"""Shared by the trainer's benchmarks: options, data, a training of which only the steps are measured, and clocks."""
 
 import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trainer.data.batches import INDEX, VERSION
 from trainer.files import sha256, write_json
-from trainer.launch import MALLOC
-
-if TYPE_CHECKING:
-    from trainer.tasks.work import Work
 
 SAMPLE = Path(__file__).parents[2] / "trainer" / "sample" / "opticks.txt"
 LEARNT = 8000
@@ -43,13 +39,6 @@ def command(module: str, options: argparse.Namespace) -> str:
     """Say which command wrote a page."""
     threads = f" --threads {options.threads}" if options.threads else ""
     return f"Written by `python -m bench.trainer.{module} --device {options.device}{threads}`"
-
-
-def keep_memory() -> None:
-    """Re-execute this process with the launcher's allocator setting (freed memory stays with the process), which glibc
-    reads only at the start. Does nothing if a setting is given."""
-    if "GLIBC_TUNABLES" not in os.environ:
-        os.execve(sys.executable, sys.orig_argv, os.environ | {"GLIBC_TUNABLES": MALLOC})
 
 
 def accelerator(device: str) -> str:
@@ -106,12 +95,3 @@ def processor_seconds(process: int) -> float:
 def children_seconds() -> float:
     """Return the CPU seconds of the processes that this one has waited for."""
     return sum(os.times()[2:4])
-
-
-def work(net: Any, module: Any, tokens: int, samples: int) -> "Work":
-    """Make the Work of an engine that only makes steps: without data, and nothing is saved."""
-    from trainer.tasks.work import Work
-
-    values: dict[str, Any] = dict.fromkeys(("batches", "validation", "save_model", "load_model"))
-    values |= {"items_per_step": tokens, "tokens_per_step": tokens, "samples_per_step": samples}
-    return Work(net=net, module=module, flops_per_token=0.0, **values)

@@ -1,7 +1,4 @@
-"""What Kubernetes does with the Job that the stack declares: the real control plane, with KWOK's pods (level 4).
-
-bench/elastic/jobs.py measures the same with a thousand workers.
-"""
+"""What Kubernetes does with the Job that the stack declares: the real control plane, with KWOK's pods (level 4)."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.elastic.jobs import Scale, declared_job, nodes
+from tests.e2e.simulated import Scale, declared_job, nodes
 from tests.fixtures_cluster import local
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]

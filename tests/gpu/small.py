@@ -43,16 +43,21 @@ def batch(device: torch.device, step: int, number: int) -> tuple[torch.Tensor, t
 
 
 def work(device: torch.device, divided: bool = False) -> Work:
-    net, nothing = network(device), None
-    tokens = PER_STEP * WINDOWS * LENGTH
+    net = network(device)
+    return only_steps(net, networks.module(net, divided=divided), PER_STEP * WINDOWS * LENGTH, PER_STEP * WINDOWS)
+
+
+def only_steps(net: Any, module: Any, tokens: int, samples: int) -> Work:
+    """The Work of an engine that only makes steps: without data, and nothing is saved."""
+    nothing: Any = None
     return Work(
         net=net,
-        module=networks.module(net, divided=divided),
-        batches=nothing,  # pyrefly: ignore[bad-argument-type]
-        validation=nothing,  # pyrefly: ignore[bad-argument-type]
+        module=module,
+        batches=nothing,
+        validation=nothing,
         items_per_step=tokens,
         tokens_per_step=tokens,
-        samples_per_step=PER_STEP * WINDOWS,
+        samples_per_step=samples,
         flops_per_token=0.0,
         save_model=lambda weights, folder: None,
         load_model=lambda folder: None,

@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bench.trainer import setup
 from tests.gpu import small
 from trainer.checkpoint.format import Snapshot, load_optimizer, load_weights, newest_checkpoint, write_checkpoint
 from trainer.config.memory import of_preset
@@ -165,7 +164,7 @@ def test_a_step_needs_no_more_memory_than_was_estimated(on_cuda: torch.device, w
     module = LanguageModel(net)
     module.compile()
     engine = build_engine(
-        setup.work(net, module, 2 * tokens, 2 * windows), Config(), small.alone(on_cuda), torch.bfloat16
+        small.only_steps(net, module, 2 * tokens, 2 * windows), Config(), small.alone(on_cuda), torch.bfloat16
     )
     ids = torch.randint(0, 50257, (windows, 1025), device=on_cuda)
     for number in range(2):

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from bench import gpu, page
-from bench.trainer import prepare, scaling, setup, speed, speed_table
+from bench.trainer import prepare, setup, speed, speed_table
 from bench.verdicts import Verdicts
 
 ROOT = Path(__file__).parents[2]
@@ -293,11 +293,3 @@ def test_prepares_page_says_what_was_measured(tmp_path: Path, monkeypatch: pytes
     text = (tmp_path / "prepare.md").read_text("utf-8")
     for row in ("start left out as theirs is | 6.0x", "start to end, one core | 4.0x", "without the start | 2.00x"):
         assert row in text
-
-
-def test_a_worker_that_ends_is_not_told_as_a_slow_one(tmp_path: Path) -> None:
-    worker = subprocess.Popen[bytes](["sh", "-c", "exit 3"])
-    worker.wait()
-    network: Any = SimpleNamespace(machines={"w0": ""})
-    with pytest.raises(SystemExit, match="a worker ended with code 3 before 4 steps"):
-        scaling.measure(tmp_path, network, [worker])

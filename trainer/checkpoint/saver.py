@@ -1,7 +1,6 @@
 """Decides when to write a checkpoint and which older ones to delete. Rank 0 only.
 
-Training waits only for a copy to host memory; a thread writes the copy to the storage (measured in
-bench/results/checkpoint.md).
+Training waits only for a copy to host memory; a thread writes the copy to the storage (docs/training.md has figures).
 """
 
 import os

@@ -257,7 +257,7 @@ class _Adapted(torch.autograd.Function):
     """x W^T + bias + scale (x A^T) B^T of a frozen W, [tokens, in] -> [tokens, out].
 
     peft adds, scales and casts tensors as large as x and the result in separate passes, forward and backward. Here the
-    products accumulate into them (addmm_), and only the small matrices are scaled (bench/results/lora.md).
+    products accumulate into them (addmm_), and only the small matrices are scaled (docs/performance.md has figures).
     """
 
     @staticmethod

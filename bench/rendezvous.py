@@ -1,4 +1,4 @@
-"""A rendezvous of many agents over one etcd: `python -m bench.elastic.rendezvous [MEMBERS ...]`.
+"""A rendezvous of many agents over one etcd: `python -m bench.rendezvous [MEMBERS ...]`.
 
 The agents are threads of a few processes. Each has its own handler and connections but no workers, so that time and
 load are those of the rendezvous itself. All agents and etcd share this machine's processors, so the times are upper
@@ -29,7 +29,7 @@ from bench.trainer.setup import processor_seconds
 from faults.fault import until
 from faults.lab import etcd_command
 
-RESULTS = page.results() / "elastic-rendezvous.md"
+RESULTS = page.results() / "rendezvous.md"
 GROUPS = 4
 """Processes that run the agents."""
 REST_SECONDS = 20
@@ -190,24 +190,21 @@ def measure(members: int, folder: Path) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.elastic.rendezvous", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.rendezvous", description=__doc__)
     parser.add_argument("members", nargs="*", type=int, default=[16, 64, 256], metavar="MEMBERS")
-    parser.add_argument("--write", action="store_true", help=f"write {RESULTS}")
     options = parser.parse_args()
     results = []
     for members in options.members:
         with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
             results.append(measure(members, Path(folder) / "etcd"))
         print(*page.figures([results[-1]]), sep="\n", flush=True)
-    if options.write:
-        page.write(
-            RESULTS,
-            "# Rendezvous of many agents over one etcd",
-            f"`python -m bench.elastic.rendezvous --write`; {page.describe('torch')}: for etcd and all agents. Agents "
-            f"are threads of {GROUPS} processes without workers; keep-alive 5 s x 3 as shipped; nobody waits for a "
-            "last call.",
-            page.figures(results),
-        )
+    page.write(
+        RESULTS,
+        "# Rendezvous of many agents over one etcd",
+        f"`python -m bench.rendezvous`; {page.describe('torch')}: for etcd and all agents. Agents are threads of "
+        f"{GROUPS} processes without workers; keep-alive 5 s x 3 as shipped; nobody waits for a last call.",
+        page.figures(results),
+    )
     return 0
 
 

@@ -1,17 +1,13 @@
-"""Our Job with a thousand workers on a real control plane: `trainyard local run -- python -m bench.elastic.jobs`.
+"""The stack's Job on a real control plane with simulated nodes.
 
 KWOK stands in for the kubelets: its pods only report that they run. Scheduler, Job controller and API server are real.
-So the figures and assertions show how Kubernetes handles the stack's Job: preemption, back-off, resizing, the first
-success that ends it, and the exit code that fails it.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,13 +19,11 @@ from typing import Any
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from bench import page
 from cli.cluster import as_json, connect, pods_of, workers
 from faults.fault import Expected, until
 from local import toolchain
 
-RESULTS = page.results() / "elastic-jobs.md"
-STAGES = Path(__file__).parent / "stages.yaml"
+STAGES = Path(__file__).with_name("simulated.yaml")
 NAMESPACE = "trainyard-scale"
 CONTEXT = "trainyard-local"
 NODES = 5
@@ -127,17 +121,15 @@ def _empty() -> None:
 class Scale:
     """A Job on KWOK's nodes."""
 
-    def __init__(self, workers: int, job: dict[str, Any] | None = None) -> None:
-        self.workers, self.manifest = workers, job or declared_job(workers)
+    def __init__(self, workers: int, job: dict[str, Any]) -> None:
+        self.workers, self.manifest = workers, job
         self.name = self.manifest["metadata"]["name"]
         self.core, self.batch = _clients()
 
-    def create(self) -> float:
-        """Create the Job; return the seconds until all pods run."""
-        began = time.monotonic()
+    def create(self) -> None:
+        """Create the Job; wait until all pods run."""
         self.batch.create_namespaced_job(NAMESPACE, self.manifest)
         self.until_running(self.workers)
-        return time.monotonic() - began
 
     def evict(self, names: list[str]) -> float:
         """Evict pods, as a drain does, which sets DisruptionTarget. Returns the seconds until all run again."""
@@ -152,14 +144,12 @@ class Scale:
         self.until_running(self.workers)
         return time.monotonic() - began
 
-    def resize(self, workers: int) -> float:
-        """Resize the Job as the JobPatch does. Returns the seconds until exactly this many pods run."""
-        began = time.monotonic()
+    def resize(self, workers: int) -> None:
+        """Resize the Job as the JobPatch does; wait until exactly this many pods run."""
         size = {"parallelism": workers, "completions": workers, "maxFailedIndexes": workers - 1}
         self.batch.patch_namespaced_job(self.name, NAMESPACE, {"spec": size})
         self.workers = workers
         self.until_running(workers)
-        return time.monotonic() - began
 
     def end_pod(self, name: str, code: int) -> None:
         """End a pod's container with this exit code."""
@@ -193,83 +183,3 @@ class Scale:
             return until(condition, seconds, what, pause=1)
         except Expected as error:
             raise Expected(f"{error}; {self.status()}") from None
-
-
-def measure(workers: int) -> dict[str, float]:
-    """Measure the seconds of each change of a Job of `workers`. Raises AssertionError if one goes differently."""
-    found: dict[str, float] = {"workers": workers}
-    tenth = max(1, workers // 10)
-    with nodes():
-        scale = Scale(workers)
-        found["all run"] = scale.create()
-        found["10 % evicted, all run again"] = scale.evict(scale.running()[:tenth])
-        assert not scale.status().get("failed"), f"evictions counted as failures: {scale.status()}"
-        found["the same 10 % once more"] = scale.evict(scale.running()[:tenth])
-        assert not scale.status().get("failedIndexes"), "an index was given up"
-        found["scaled in to half"] = scale.resize(workers // 2)
-        found["scaled out again"] = scale.resize(workers)
-        began = time.monotonic()
-        scale.end_pod(scale.running()[-1], 0)
-        scale.until_condition("Complete")
-        found["the first success ends it"] = time.monotonic() - began
-        assert not scale.running(), "pods run on after the Job's end"
-    return found
-
-
-def measure_many(trainings: int, workers: int) -> dict[str, float]:
-    """Measure the seconds until so many Jobs of `workers` run that are made at once, as `pulumi up` does, and what the
-    API server asks of etcd meanwhile."""
-    job = declared_job(workers)
-    with nodes(), ThreadPoolExecutor(trainings) as pool:
-        scales = [Scale(workers, {**job, "metadata": {"name": f"training-{number}"}}) for number in range(trainings)]
-        before = etcd()
-        seconds = sorted(pool.map(Scale.create, scales))
-        load = {name: value - before[name] for name, value in etcd().items()}
-    return {
-        "trainings": trainings,
-        "workers": trainings * workers,
-        "the first runs": seconds[0],
-        "half run": seconds[trainings // 2],
-        "all run": seconds[-1],
-        "requests of etcd a second": load["etcd_request_duration_seconds_count"] / seconds[-1],
-        "ms each": 1e3 * load["etcd_request_duration_seconds_sum"] / load["etcd_request_duration_seconds_count"],
-        "etcd grows by, MB": load["apiserver_storage_size_bytes"] / 1e6,
-    }
-
-
-def etcd() -> dict[str, float]:
-    """Return the API server's own metrics of its etcd, added up over operations and kinds (Kubernetes' reference of
-    metrics names them)."""
-    command = ["kubectl", "--context", CONTEXT, "get", "--raw", "/metrics"]
-    text = subprocess.run(command, capture_output=True, check=True, text=True).stdout
-    names = ("etcd_request_duration_seconds_count", "etcd_request_duration_seconds_sum", "apiserver_storage_size_bytes")
-    lines = [line for line in text.splitlines() if line.startswith(names)]
-    return {name: sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)) for name in names}
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.elastic.jobs", description=__doc__)
-    parser.add_argument("workers", nargs="*", type=int, default=[1000], metavar="WORKERS")
-    parser.add_argument("--trainings", type=int, default=64, metavar="N", help="that share 1,024 workers; 0: none")
-    parser.add_argument("--write", action="store_true", help=f"write {RESULTS}")
-    options = parser.parse_args()
-    results = [measure(workers) for workers in options.workers]
-    many = [measure_many(options.trainings, 1024 // options.trainings)] if options.trainings else []
-    for result in (*results, *many):
-        print(*page.figures([result]), sep="\n", flush=True)
-    if options.write:
-        more = ["", "Several trainings, made at once:", "", *page.figures(many)] if many else []
-        page.write(
-            RESULTS,
-            "# One Job of many workers on a real control plane",
-            f"`trainyard local run -- python -m bench.elastic.jobs --write`; {page.describe('kubernetes')}: for the "
-            "whole control plane and KWOK. Seconds. An index that was evicted comes back after the Job controller's "
-            "back-off of 10 s, the second time after 20 s. What changes hundreds of pods waits for the controller "
-            "manager's own limit of 20 requests a second, Kubernetes' default.",
-            [*page.figures(results), *more],
-        )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
