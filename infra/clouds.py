@@ -20,16 +20,16 @@ import infra.gke.machines
 import infra.gke.rules
 from infra.config import Rule, StackConfig, shared_sections
 from infra.eks.keys import EksConfig, EksNodes, EksStorage
+from infra.facts import load
 from infra.gke.keys import GkeConfig, GkeNodes, GkeStorage
 from infra.machine import Machine
-from infra.needs import load
 from infra.sections import ExistingStorage, NodesConfig, StorageConfig
 from trainer.config.base import Section, keys_of
 
 if TYPE_CHECKING:
     from infra.bill import Estimate
     from infra.cluster import Cluster
-    from infra.doctor.finding import Finding
+    from infra.finding import Finding
 
 
 _FOLDER = Path(__file__).parent

@@ -16,9 +16,10 @@ import yaml
 
 from infra.clouds import cloud_of
 from infra.config import ConfigError, StackConfig
+from infra.finding import Finding, read_line
 from infra.parse import parse
 from infra.speed import facts, tokens_per_second
-from infra.stackfiles import PROJECT, Problem, ours, stack_file, stack_file_values
+from infra.stackfiles import PROJECT, ours, stack_file, stack_file_values
 from infra.trainings import KEYS
 from trainer.config.base import merge
 from trainer.config.memory import PUBLISHED
@@ -64,17 +65,17 @@ def lent(like: str, own: Mapping[str, Any], name: str) -> dict[str, Any]:
     values = merge(values, own)
     given = tuple(f"{section}.{key}" for section, keys in own.items() for key in keys)
     if problems := [problem for problem in _read(values, name)[1] if problem.key.startswith(given)]:
-        raise ConfigError(name, problems)
+        raise ConfigError(name, [*map(str, problems)])
     return values
 
 
-def _read(values: Mapping[str, Any], stack: str) -> tuple[StackConfig | None, list[Problem]]:
+def _read(values: Mapping[str, Any], stack: str) -> tuple[StackConfig | None, list[Finding]]:
     """A configuration, and why it is refused: also for the placeholders of a stack that is here as an example."""
     try:
         config = parse(values, stack)
     except ConfigError as error:
         return None, error.problems
-    return config, [Problem(line) for line in cloud_of(config).placeholders(config)]
+    return config, [read_line(line) for line in cloud_of(config).placeholders(config)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +111,7 @@ class Draft:
             **({"tokenizer": tokenizer} if tokenizer else {}),
             **values["dataset"],
         }
-        refused: list[Problem] = []
+        refused: list[Finding] = []
         for change in self._changes():
             changed = merge(values, change)
             named = [] if self.weights is None else _read(self._here(changed), self.name)[1]
@@ -120,10 +121,10 @@ class Draft:
                 return self, *self._written(merge(changed, {"job": {"maxHours": hours}} if hours else {}))
             refused = refused or problems
             if not all(map(_of_memory, problems)):
-                raise ConfigError(self.name, problems)
+                raise ConfigError(self.name, [*map(str, problems)])
         if (length := self.training["sequenceLength"]) > WINDOW:
             return replace(self, room=length // 2).fitting()
-        raise ConfigError(self.name, refused)
+        raise ConfigError(self.name, [*map(str, refused)])
 
     @cached_property
     def training(self) -> dict[str, Any]:
@@ -257,5 +258,5 @@ class Draft:
         return text, parse(ours(read_yaml(text, StackReader)["config"]), self.name)
 
 
-def _of_memory(problem: Problem) -> bool:
+def _of_memory(problem: Finding) -> bool:
     return problem.key == "training.engine.name"

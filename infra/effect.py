@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from infra.needs import numbers
+from infra.facts import numbers
 
 #: Whether a change from an old value to a new one is of a kind, which the function's name says.
 When = Callable[[Any, Any], bool]

@@ -100,7 +100,7 @@ def _together(stack: str, *asked: Callable[[], Any]) -> list[Any]:
         try:
             found.append(each())
         except ConfigError as error:
-            problems += error.problems
+            problems += error.lines
     if problems:
         raise ConfigError(stack, problems)
     return found

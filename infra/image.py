@@ -21,7 +21,7 @@ import pulumi
 from infra.buildx import is_docker_hub
 from infra.clouds import CLOUDS
 from infra.cluster import Cluster
-from infra.needs import load
+from infra.facts import load
 from infra.private import private_folder
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.clouds import CLOUDS
-from infra.needs import load
+from infra.facts import load
 from infra.sections import ClusterConfig
 
 #: Stands for a zone's name, as long as the longest.

@@ -15,8 +15,8 @@ from pydantic.alias_generators import to_camel
 from infra import training_rules
 from infra.clouds import CLOUDS, cloud_of
 from infra.config import Rule, StackConfig, breaks
+from infra.facts import load
 from infra.machine import allocatable, for_pods, instead_of, refuse_reference
-from infra.needs import load
 from infra.sections import ExistingStorage, NodesConfig
 from infra.stackfiles import TOKEN
 from trainer.plain import counted

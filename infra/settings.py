@@ -34,8 +34,8 @@ def warn_of_tokens(values: Mapping[str, Any], stack: str) -> None:
         written = stack_file_values(stack)
     for key, value in values.items():
         hidden = is_config_secret(f"{PROJECT}:{key}")
-        for line in plain_tokens({key: written.get(key) if hidden else value}, stack):
-            pulumi.log.warn(line)
+        for found in plain_tokens({key: written.get(key) if hidden else value}, stack):
+            pulumi.log.warn(f"{found}; {found.fix}")
 
 
 def refuse_placeholders(config: StackConfig, stack: str) -> None:

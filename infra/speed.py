@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.config import StackConfig
-from infra.needs import load
+from infra.facts import load
 from trainer.config import memory
 from trainer.config.speed import flops_per_token, peak_of
 

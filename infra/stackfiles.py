@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from infra.finding import Finding, read_line, warning
 from trainer.config.values import StackReader, encrypted, read_yaml, unique_keys, why_not_yaml
 from trainer.plain import counted
 
@@ -22,25 +23,14 @@ PROJECT = "trainyard"
 NODE_CONTEXT = "trainyard-local"
 
 
-class Problem(str):
-    """One line about a key: `key: what was given; what is allowed`. What to do with it depends on its key alone."""
-
-    @property
-    def key(self) -> str:
-        return self.partition(": ")[0]
-
-    @property
-    def text(self) -> str:
-        return self.partition(": ")[2]
-
-
 class ConfigError(ValueError):
     """Every problem of a stack's configuration, one line each."""
 
-    def __init__(self, stack: str, problems: Sequence[str]):
-        self.problems = [Problem(for_stack(problem, stack)) for problem in problems]
-        count = counted(len(self.problems), "problem")
-        super().__init__("\n  ".join([f"invalid configuration of stack {stack} ({count})", *self.problems]))
+    def __init__(self, stack: str, lines: Sequence[str]):
+        self.lines = [for_stack(line, stack) for line in lines]
+        self.problems = [read_line(line) for line in self.lines]
+        count = counted(len(self.lines), "problem")
+        super().__init__("\n  ".join([f"invalid configuration of stack {stack} ({count})", *self.lines]))
 
 
 def object_name(training: str) -> str:
@@ -171,8 +161,8 @@ TOKEN = re.compile(
 )
 
 
-def plain_tokens(values: Any, stack: str, path: str = "") -> Iterator[str]:
-    """A line for each value that holds a token and is not encrypted; `values` are as in a stack file."""
+def plain_tokens(values: Any, stack: str, path: str = "") -> Iterator[Finding]:
+    """A warning of each value that holds a token and is not encrypted; `values` are as in a stack file."""
     if encrypted(values) or values is None or not str(values).strip():
         return
     if isinstance(values, (dict, list)):
@@ -182,7 +172,7 @@ def plain_tokens(values: Any, stack: str, path: str = "") -> Iterator[str]:
             yield from plain_tokens(value, stack, at)
     elif path.startswith("secrets.") or TOKEN.search(str(values)):
         fix = f"pulumi config set --secret --path {path}" if path.startswith("secrets.") else "use a key of `secrets`"
-        yield for_stack(f"{path}: is a token in plain text, for all who see the stack file; {fix}", stack)
+        yield warning(path, "is a token in plain text, for all who see the stack file", for_stack(fix, stack))
 
 
 def for_stack(text: str, stack: str) -> str:

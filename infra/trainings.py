@@ -18,7 +18,7 @@ from pydantic.alias_generators import to_camel
 
 from infra.config import StackConfig
 from infra.sections import DatasetConfig, WorkersConfig
-from infra.stackfiles import Problem, object_name
+from infra.stackfiles import object_name
 from infra.training_rules import shape_of
 from trainer.config.base import keys_of
 from trainer.config.memory import saved
@@ -179,7 +179,7 @@ def is_swept(path: str) -> bool:
 
 def under(path: str, line: str) -> str:
     """A problem of a stack that has one training alone, told of the training at `path`."""
-    section, _, key = Problem(line).key.partition(".")
+    section, _, key = line.partition(": ")[0].partition(".")
     if is_swept(path) or section not in SECTIONS or (section == "training" and not key):
         return f"{path}: {line}"
     return f"{path}.{line.removeprefix('training.')}"

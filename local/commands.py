@@ -152,7 +152,7 @@ def use(
             cluster = stack_file_values("local").get("cluster") or {}
             find_context(context, cluster.get("kubeconfig"), "local")
         except ConfigError as error:
-            return refuse([*error.problems])
+            return refuse(error.lines)
     code = up(context) or _pulumi("stack", "select", "--create", "local")
     code = code or _pulumi("config", "set", "--stack", "local", "--path", "cluster.context", context)
     if registry and not code:

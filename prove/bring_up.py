@@ -12,10 +12,9 @@ from kubernetes import client
 
 from bench.graph import creation
 from cli.cluster import as_json
-from cli.doctor import diagnose
+from cli.doctor import diagnose, summary
 from faults.cluster import PATIENCE, free_gib
 from faults.fault import Cannot, expect
-from infra.doctor.finding import summary
 from prove.subject import LONG, Subject
 from review.recording import record
 from trainer.plain import counted
@@ -30,10 +29,10 @@ ROOM = 0.9
 
 def doctor(subject: Subject) -> str:
     found = list(diagnose(subject.stack.name, subject.stack.values))
-    problems = [f"{each.subject}: {each.text} ({each.fix})" for each in found if each.level == "problem"]
+    problems = [f"{each} ({each.fix})" for each in found if each.level == "problem"]
     # Advice names the user's stack, whose settings also hold for its proof.
     expect(not problems, "; ".join(problems).replace(f"--stack {subject.stack.name}", f"--stack {subject.name}"))
-    doubts = [f"{each.subject}: {each.text}" for each in found if each.level != "ok"]
+    doubts = [f"{each}" for each in found if each.level != "ok"]
     return "; ".join([f"{counted(len(found), 'check')}, {summary(found)}", *doubts])
 
 

@@ -23,7 +23,7 @@ from cli.target import PROOF, StackName, enter_local
 from faults import on_pods
 from infra.config import ConfigError
 from infra.cost import estimate
-from infra.doctor.finding import NoAnswer
+from infra.finding import NoAnswer
 from infra.private import private_folder
 from infra.stackfiles import stack_file_values
 from prove import bring_up, close, report, volume

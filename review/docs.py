@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cli import CommandError
 from infra.cost import comparison, dollars, estimate
+from infra.features import features
 from infra.gke.doctor.checks import BUCKETS
-from infra.needs import features
 from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values, stacks
 from review.layers import layers
@@ -45,7 +45,7 @@ def _purpose(stack: str) -> str:
 
 
 def google_roles() -> str:
-    """The command that grants the roles that `pulumi up` may need in a project, by infra/gke/needs.yaml."""
+    """The command that grants the roles that `pulumi up` may need in a project, by infra/gke/features.yaml."""
     needed = {
         role.removeprefix("roles/")
         for feature in features("gke").values()

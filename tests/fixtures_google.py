@@ -12,20 +12,15 @@ from typing import Any
 import pytest
 
 from infra.config import StackConfig
-from infra.doctor.finding import Finding, Level
+from infra.features import features
+from infra.finding import Finding, Level
 from infra.gke.doctor import checks, google_client
 from infra.gke.services import apis
-from infra.needs import features
 from infra.parse import parse
 
 TOKEN = "ya29.secret-token"
 PROJECT, ZONE, REGION = "my-project", "us-central1-a", "us-central1"
 CLUSTER = f"/container/projects/{PROJECT}/locations/{ZONE}/clusters/trainyard-gcp-a100"
-DISK = f"/compute/projects/{PROJECT}/zones/{ZONE}/disks/trainyard-gcp-a100-data"
-
-IMAGES = "/gke-image-maps/gke-to-cos.json"
-DRIVERS = "/cos-tools/19216.220.6/lakitu/gpu_driver_versions.textproto"
-INSTANCES = f"/compute/projects/{PROJECT}/aggregated/instances"
 
 
 def config(**changes: dict[str, Any]) -> StackConfig:
@@ -44,24 +39,14 @@ def quotas(**limits: tuple[float, float]) -> dict[str, Any]:
     return {"quotas": [{"metric": name, "limit": limit, "usage": usage} for name, (limit, usage) in limits.items()]}
 
 
-def drivers(**by_type: tuple[str, str]) -> str:
-    """COS's list of the drivers of an image: type of accelerator -> (default, latest)."""
-    rows = (
-        f'{{gpu_device: {{gpu_type: "{name}"}}, supported_driver_versions: '
-        f'[{{label: "DEFAULT", version: "{default}"}}, {{version: "{latest}", label: "LATEST"}}, {{version: "1.0"}}]}}'
-        for name, (default, latest) in by_type.items()
-    )
-    return f"gpu_driver_version_info: [{', '.join(rows)}]"
-
-
 class Cloud:
-    """The answers by path: a body (a text is sent as it is), or (status, body). Any other path is 404."""
+    """The answers by path: a body, or (status, body). Any other path is 404."""
 
     def __init__(self) -> None:
         project = f"/cloudresourcemanager/projects/{PROJECT}"
         zone = f"/compute/projects/{PROJECT}/zones/{ZONE}"
         self.asked: list[str] = []
-        self.people = {TOKEN: "me@example.org", "other-token": "other@example.org"}
+        self.people = {TOKEN: "me@example.org"}
         """Token -> email address of its user."""
         self.answers: dict[str, Any] = {
             project: {"lifecycleState": "ACTIVE"},
@@ -82,19 +67,11 @@ class Cloud:
                 SSD_TOTAL_GB=(2000, 0),
                 IN_USE_ADDRESSES=(8, 0),
             ),
-            INSTANCES: {"items": {f"zones/{ZONE}": {"warning": {"code": "NO_RESULTS_ON_PAGE"}}}},
             f"/compute/projects/{PROJECT}": quotas(GPUS_ALL_REGIONS=(16, 0), NETWORKS=(5, 0), ROUTERS=(10, 0)),
         }
         self.answers[f"/container/projects/{PROJECT}/locations/{ZONE}/serverConfig"] = {
             "channels": [{"channel": "REGULAR", "defaultVersion": "1.35.0-gke.1171000"}]
         }
-        self.answers[IMAGES] = {
-            "entries": [
-                {"gke_version": "1.34.1-gke.100", "image": "cos-121-18867-199-52"},
-                {"gke_version": "1.35.0-gke.1171000", "image": "cos-125-19216-220-6"},
-            ]
-        }
-        self.answers[DRIVERS] = drivers(NVIDIA_L4=("1.2", "3.4"), NVIDIA_TESLA_A100=("580.126.20", "590.48.01"))
         for path in (
             "machineTypes/a2-highgpu-8g",
             "machineTypes/e2-standard-4",
@@ -105,23 +82,23 @@ class Cloud:
 
 
 @pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
     made = Cloud()
+    monkeypatch.setenv("PATH", str(tmp_path))  # none of this machine's programs, which have its own logins
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path = self.path.split("?")[0]
             made.asked.append(self.path)
             status, body = 404, {"error": {"message": f"{path} was not found"}}
-            public = path.startswith(("/gke-image-maps/", "/cos-tools/"))
-            if self.headers["Authorization"] != (None if public else f"Bearer {TOKEN}"):
+            if self.headers["Authorization"] != f"Bearer {TOKEN}":
                 status, body = 401, {"error": {"message": "Request had invalid authentication credentials."}}
             elif path in made.answers:
                 answer = made.answers[path]
                 status, body = answer if isinstance(answer, tuple) else (200, answer)
             self.send_response(status)
             self.end_headers()
-            self.wfile.write((body if isinstance(body, str) else json.dumps(body)).encode())
+            self.wfile.write(json.dumps(body).encode())
 
         def do_POST(self) -> None:
             given = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -150,7 +127,7 @@ def found(level: Level, stack_config: StackConfig | None = None) -> list[Finding
     return [
         finding
         for finding in checks.checks(stack_config or config(), "gcp-a100")
-        if finding.level == level and finding.subject not in local
+        if finding.level == level and finding.key not in local
     ]
 
 
@@ -166,18 +143,6 @@ def program(folder: Path, name: str, output: str, code: int = 0) -> None:
     (folder / name).chmod(0o755)
 
 
-def log_in(folder: Path, plugin: str = TOKEN, docker: str = TOKEN) -> None:
-    """Write the two programs that print the user's token."""
-    program(folder, "gke-gcloud-auth-plugin", json.dumps({"kind": "ExecCredential", "status": {"token": plugin}}))
-    program(folder, "docker-credential-gcloud", json.dumps({"Username": "oauth2accesstoken", "Secret": docker}))
-
-
-def remember(folder: Path, *resources: dict[str, Any]) -> None:
-    """Write the program `pulumi` that prints a state with these resources."""
-    stack = {"urn": "urn:pulumi:x::trainyard::pulumi:pulumi:Stack::x", "type": "pulumi:pulumi:Stack"}
-    program(folder, "pulumi", json.dumps({"version": 3, "deployment": {"resources": [stack, *resources]}}))
-
-
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with every program that the doctor looks for, and a Google login."""
@@ -185,7 +150,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         program(tmp_path, name, "v3.250.0")
     builder = {"Name": "far", "Driver": "remote", "Current": True, "Nodes": [{"Status": "running"}]}
     program(tmp_path, "docker", json.dumps(builder))
-    log_in(tmp_path)
+    program(tmp_path, "gke-gcloud-auth-plugin", json.dumps({"status": {"token": TOKEN}}))
+    program(tmp_path, "docker-credential-gcloud", json.dumps({"Secret": TOKEN}))
     (tmp_path / "config.json").write_text('{"credHelpers": {"us-central1-docker.pkg.dev": "gcloud"}}')
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))

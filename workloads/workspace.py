@@ -14,8 +14,8 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import Cluster
 from infra.config import StackConfig
+from infra.facts import load
 from infra.image import ContainerImage
-from infra.needs import load
 from infra.training_rules import web_servers
 from trainer.contract import ETCD_PORT
 from workloads.objects import Peers, make_namespace, make_policy, ports, select

@@ -9,25 +9,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from infra.cluster import NVIDIA_GPU
 from infra.config import ConfigError, StackConfig
-from infra.doctor import images
-from infra.doctor.driver import image_cuda, judge
-from infra.doctor.finding import Finding, ok, problem, unchecked, warning
-from infra.doctor.prerequisites import run
+from infra.doctor import images, prerequisites
 from infra.existing import find_context, in_folder
-from infra.needs import load
+from infra.facts import load
+from infra.finding import Finding, NoAnswer, ok, problem, unchecked, warning
 from infra.sections import ExistingStorage
-from trainer.config.drivers import numbers
 
 #: successPolicy of the training Job is on by default from 1.31.
 OLDEST_KUBERNETES = (1, 31)
 #: Platform that the image is built for (infra/image.py).
 PLATFORM = "linux/amd64"
-#: NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery: the driver's version, and in older releases its first number.
-DRIVER_LABELS = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.major")
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 #: Asks the cluster with kubectl; None: no answer, or no right to one.
@@ -42,24 +36,24 @@ def checks(config: StackConfig, stack: str) -> Iterator[Finding]:
 def cluster(config: StackConfig, stack: str) -> Iterator[Finding]:
     """Check the context, and the cluster behind it."""
     name = config.cluster.context or ""
-    start = "trainyard local up   # starts trainyard-local on this machine"
     if not shutil.which("kubectl"):
-        yield unchecked("cluster", f"context {name}: kubectl is not on PATH", start)
+        install = "trainyard local up   # or: https://kubernetes.io/docs/tasks/tools/#kubectl"
+        yield unchecked("cluster", f"context {name}: kubectl is not on PATH", install)
         return
     arguments = ["--kubeconfig", config.cluster.kubeconfig] if config.cluster.kubeconfig else []
     try:
         _, offer = find_context(name, config.cluster.kubeconfig, stack)
     except ConfigError as error:
-        (found,) = error.problems
-        yield problem("cluster", found, start if found.key == "cluster.context" else "kubectl config view")
+        yield from error.problems
         return
-    ask = partial(run, "kubectl", *arguments, "--context", name, "--request-timeout", "10s")
-    version = ask("get", "--raw", "/version")
-    if version is None:
-        yield problem(
-            "cluster", f"the API server behind {name} does not answer", f"kubectl --context {name} cluster-info"
-        )
+    kubectl = ("kubectl", *arguments, "--context", name, "--request-timeout", "10s")
+    try:
+        version = prerequisites.ask(*kubectl, "get", "--raw", "/version")
+    except NoAnswer as reason:
+        silent = f"the API server behind {name} does not answer ({reason})"
+        yield problem("cluster", silent, f"kubectl --context {name} cluster-info")
         return
+    ask = partial(prerequisites.run, *kubectl)
     folder = in_folder(config.storage, offer)
     yield _version(name, version)
     yield _rights(name, ask, folder)
@@ -114,8 +108,7 @@ def _nodes(config: StackConfig, ask: Ask) -> Iterator[Finding]:
     if listed is None:
         yield unchecked("nodes", "you may not list them; they must include amd64 Linux")
         return
-    items = json.loads(listed)["items"]
-    all_status = [node["status"] for node in items]
+    all_status = [node["status"] for node in json.loads(listed)["items"]]
     platforms = ["{operatingSystem}/{architecture}".format_map(status["nodeInfo"]) for status in all_status]
     able = [status for status, platform in zip(all_status, platforms, strict=True) if platform == PLATFORM]
     there = ", ".join(f"{count} {platform}" for platform, count in Counter(platforms).items())
@@ -135,18 +128,6 @@ def _nodes(config: StackConfig, ask: Ask) -> Iterator[Finding]:
             "an autoscaler adds a node with more, or NVIDIA's device plugin announces them",
             "kubectl describe nodes   # Allocatable",
         )
-    yield from _driver(config, [node["metadata"] for node in items])
-
-
-def _driver(config: StackConfig, nodes: list[dict[str, Any]]) -> Iterator[Finding]:
-    """Check the oldest driver on a label; without NVIDIA's GPU feature discovery there are none."""
-    cuda, known = image_cuda(config), list[tuple[str, str]]()
-    for node in nodes:
-        labels = node.get("labels") or {}
-        known += [(labels[name], node["name"]) for name in DRIVER_LABELS if name in labels][:1]
-    if cuda and known:
-        version, name = min(known, key=lambda each: numbers(each[0]))
-        yield judge(f"node {name} has", version, cuda, f"kubectl describe node {name}   # then give it a newer driver")
 
 
 def _storage_class(wanted: str | None, ask: Ask) -> Finding:

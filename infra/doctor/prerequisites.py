@@ -1,4 +1,4 @@
-"""Checks what every stack needs: programs on PATH, a place for the state, the passphrase of its secrets."""
+"""Checks what every stack needs: programs on PATH, a place for the state."""
 
 from __future__ import annotations
 
@@ -12,23 +12,35 @@ from pathlib import Path
 from typing import Any
 
 from infra.buildx import credentials_name
-from infra.doctor.finding import Finding, ok, problem, unchecked, warning
-from infra.stackfiles import ROOT
+from infra.finding import Finding, NoAnswer, ok, problem, unchecked, warning
 from infra.state import BACKEND
 
 INSTALL_PULUMI = "curl -fsSL https://get.pulumi.com | sh"
 #: Pulumi itself checks this limit of Pulumi.yaml too late to say what to do.
 OLDEST_PULUMI = (3, 200)
-PATIENCE = 15  # seconds for a program to say its version
+PATIENCE = 20  # seconds: some ask a cloud for a token
+
+
+def ask(*command: str, given: str = "") -> str:
+    """A program's output. Raises NoAnswer with the last line of its error, because the output may be a secret."""
+    try:
+        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=PATIENCE)
+    except FileNotFoundError:
+        raise NoAnswer("it is not on PATH") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoAnswer(type(error).__name__) from None
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        raise NoAnswer(lines[-1][:160] if lines else f"exit code {done.returncode}")
+    return done.stdout.strip()
 
 
 def run(*command: str) -> str | None:
     """A program's output; None if it fails, hangs or is not there."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    except (OSError, subprocess.TimeoutExpired):
+        return ask(*command)
+    except NoAnswer:
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def pulumi() -> Iterator[Finding]:
@@ -45,44 +57,20 @@ def pulumi() -> Iterator[Finding]:
         yield ok("pulumi", version)
 
 
-def state(stack: str, content: dict[str, Any], billed: bool = False) -> Iterator[Finding]:
-    """Check where Pulumi keeps the state, and that it can read the secrets. `billed`: the stack is in a cloud."""
+def state(billed: bool = False) -> Finding:
+    """Check where Pulumi keeps the state. `billed`: the stack is in a cloud."""
     backend = os.environ.get("PULUMI_BACKEND_URL") or _logged_in()
     if not backend:
-        yield problem(
-            "state",
-            "Pulumi is not logged in to a backend",
-            "pulumi login   # or: pulumi login gs://YOUR-BUCKET, s3://YOUR-BUCKET",
-        )
-    elif billed and backend.partition("?")[0] == BACKEND.as_uri():
-        yield problem(
+        login = "pulumi login   # or: pulumi login gs://YOUR-BUCKET, s3://YOUR-BUCKET"
+        return problem("state", "Pulumi is not logged in to a backend", login)
+    if billed and backend.partition("?")[0] == BACKEND.as_uri():
+        return problem(
             "state",
             "kept in .local/state, and secrets with an empty passphrase: this shell has the local stack's environment "
             "(`trainyard local env`)",
             "open another shell, and there: pulumi login",
         )
-        return  # what this shell's passphrase is says nothing of the other's
-    else:
-        yield ok("state", f"kept at {backend}")
-    passphrase = "PULUMI_CONFIG_PASSPHRASE" in os.environ or "PULUMI_CONFIG_PASSPHRASE_FILE" in os.environ
-    provider = content.get("secretsprovider")
-    if provider and provider != "passphrase":
-        yield ok("secrets", f"encrypted by {provider}")
-    elif content.get("encryptionsalt") or (backend and not backend.startswith(("https://", "http://"))):
-        if passphrase:
-            empty = os.environ.get("PULUMI_CONFIG_PASSPHRASE") == ""
-            what = "an empty passphrase, which guards nothing" if empty else "the passphrase of the environment"
-            yield ok("secrets", f"encrypted with {what}")
-        else:
-            salted = content.get("encryptionsalt")
-            what = f"Pulumi.{stack}.yaml is encrypted with a" if salted else "a state outside Pulumi Cloud needs a"
-            yield problem(
-                "secrets",
-                f"{what} passphrase, and none is set",
-                'export PULUMI_CONFIG_PASSPHRASE_FILE=FILE   # or PULUMI_CONFIG_PASSPHRASE="" if it guards nothing',
-            )
-    elif backend:
-        yield ok("secrets", "encrypted by the backend")
+    return ok("state", f"kept at {backend}")
 
 
 def _logged_in() -> str | None:
@@ -93,28 +81,11 @@ def _logged_in() -> str | None:
         return None
 
 
-def in_state(stack: str) -> set[str]:
-    """Ids, names and ARNs of what Pulumi's state of a stack has; empty: nothing, or the state cannot be read."""
-    export = ("stack", "export", "--stack", stack)
-    try:
-        content = json.loads(run("pulumi", "--non-interactive", "--cwd", str(ROOT), *export) or "")
-    except ValueError:
-        return set()
-    found: set[str] = set()
-    for resource in content["deployment"].get("resources") or []:
-        inputs, outputs = resource.get("inputs") or {}, resource.get("outputs") or {}
-        found |= {
-            name for name in (resource.get("id"), inputs.get("name"), outputs.get("arn")) if isinstance(name, str)
-        }
-    return found
-
-
-def kubectl(install: str) -> Iterator[Finding]:
+def kubectl(install: str) -> Finding:
     """`install`: how to install kubectl for the stack's cloud."""
     if shutil.which("kubectl"):
-        yield ok("kubectl", "is on PATH")
-    else:
-        yield warning("kubectl", "is not on PATH; the commands that the stack prints use it", install)
+        return ok("kubectl", "is on PATH")
+    return warning("kubectl", "is not on PATH; the commands that the stack prints use it", install)
 
 
 def docker_config() -> dict[str, Any]:
@@ -127,11 +98,15 @@ def docker_config() -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None} if isinstance(found, dict) else {}
 
 
-def push_credentials(host: str, login: str) -> Iterator[Finding]:
-    """`login`: the command that lets Docker push to `host`."""
-    config = docker_config()
-    known = {*config.get("credHelpers", {}), *config.get("auths", {})}
-    if known & {host, f"https://{host}", credentials_name(host)}:
-        yield ok("push", f"Docker has credentials for {host}")
-    else:
-        yield problem("push", f"Docker has no credentials for {host}", login)
+def push_credentials(host: str, login: str) -> Finding:
+    """Whether Docker may push to `host`, and the helper that it asks answers. `login`: the command that lets it."""
+    config, names = docker_config(), {host, f"https://{host}", credentials_name(host)}
+    helper = next((config["credHelpers"][name] for name in names if name in config.get("credHelpers", {})), "")
+    if helper:
+        try:
+            ask(f"docker-credential-{helper}", "get", given=host)
+        except NoAnswer as reason:
+            return problem("push", f"docker-credential-{helper} gives no credentials for {host} ({reason})", login)
+    if helper or names & {*config.get("auths", {})}:
+        return ok("push", f"Docker has credentials for {host}")
+    return problem("push", f"Docker has no credentials for {host}", login)

@@ -13,7 +13,7 @@ import pulumi_aws as aws
 from infra.cluster import AUTOSCALER, READER
 from infra.config import StackConfig
 from infra.eks.scope import Scope
-from infra.needs import features
+from infra.features import features
 
 #: AWS's services that assume a role; the last one assumes it for pods.
 CONTROL_PLANE, MACHINES, PODS = "eks.amazonaws.com", "ec2.amazonaws.com", "pods.eks.amazonaws.com"
@@ -30,7 +30,7 @@ class Identity:
 
 
 def needed(feature: str, whose: str) -> list[str]:
-    """The policies or actions that a feature needs for one identity (needs.yaml)."""
+    """The policies or actions that a feature needs for one identity (features.yaml)."""
     return list(features("eks")[feature].roles[whose])
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from infra.effect import Careful, Impossible, Replaces, changed, older, turned_off, turned_on
-from infra.needs import load
+from infra.facts import load
 from infra.sections import NodesConfig, StorageConfig, not_in_future
 from trainer.config.base import Section
 
@@ -49,18 +49,9 @@ def _release(text: str) -> str:
 
 
 @cache
-def _facts() -> dict[str, dict[str, Any]]:
-    return load(Path(__file__).parent / "versions.yaml")
-
-
 def versions() -> dict[str, dict[str, Any]]:
-    """Kubernetes version on EKS -> its facts (versions.yaml)."""
-    return _facts()["versions"]
-
-
-def known_driver() -> tuple[int, str]:
-    """(Date of a release of the nodes' image, the driver for accelerators that it and all later ones have at least)."""
-    return _facts()["driver"]["since"], _facts()["driver"]["version"]
+    """Kubernetes version on EKS -> its facts."""
+    return load(Path(__file__).parent / "versions.yaml")["versions"]
 
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from infra.facts import load
 from infra.machine import Machine, Node, machine_type
-from infra.needs import load
 
 _FOLDER = Path(__file__).parent
 #: Zones of a control plane: EKS wants two, and accepts no others later.

@@ -23,15 +23,15 @@ import pulumi_kubernetes as k8s
 from infra.cluster import EFA, NVIDIA_GPU, POOL, Autoscaler, WorkerPool
 from infra.config import StackConfig
 from infra.eks import templates
-from infra.eks.asked import GPU_IMAGE, IMAGE
 from infra.eks.cluster import security_group
 from infra.eks.identity import OWNER, Identity
 from infra.eks.keys import GROUP_LIMIT, SYSTEM_DISK_GIB, EksConfig, EksNodes, versions
+from infra.eks.lookups import GPU_IMAGE, IMAGE
 from infra.eks.machines import regions
 from infra.eks.network import Network
 from infra.eks.scope import Scope
+from infra.facts import load
 from infra.machine import for_pods
-from infra.needs import load
 from infra.scope import LONG
 
 #: Value of the taint that keeps pods without accelerators off the nodes that have them.

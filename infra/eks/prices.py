@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from infra.needs import load
+from infra.facts import load
 
 _TABLE = load(Path(__file__).parent / "prices.yaml")
 DATE: str = _TABLE["date"]

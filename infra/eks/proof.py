@@ -6,16 +6,18 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import jmespath
+import yaml
 
 from infra.clouds import Until
 from infra.config import StackConfig
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect
-from infra.eks.doctor.leftovers import rows
 from infra.stackfiles import marks
 
+LEFTOVERS = Path(__file__).with_name("leftovers.yaml")
 #: Action and notice of the experiment: the shortest notice is the two minutes of a real interruption
 #: (docs.aws.amazon.com/fis/latest/userguide/fis-actions-reference.html; awslabs/ec2-spot-workshops,
 #: workshops/fis/fisspotinterruption.yaml; read 2026-11-22).
@@ -102,7 +104,7 @@ class Aws:
 
     def leftovers(self, config: StackConfig, stack: str) -> tuple[str, list[str]]:
         """Search lists, which are right at once: by tag AWS still names deleted resources for about an hour."""
-        lists, found = rows("lists", NAME=config.name, STACK=marks(stack)["stack"]), list[str]()
+        lists, found = searches(config.name, stack), list[str]()
         for each in lists:
             given = each.get("arguments", {})
             if "filters" in each:
@@ -113,6 +115,12 @@ class Aws:
         tagged = self.amazon.ask("resourcegroupstaggingapi", "get_resources", TagFilters=filters)
         kinds, count = ", ".join(each["kind"] for each in lists), len(tagged["ResourceTagMappingList"])
         return f"{kinds} of {self.amazon.account} in {self.amazon.region}; by tag AWS still names {count}", found
+
+
+def searches(name: str, stack: str) -> list[dict[str, Any]]:
+    """The lists of leftovers.yaml for a stack and the name of its cluster."""
+    text = LEFTOVERS.read_text("utf-8").replace("NAME", name).replace("STACK", marks(stack)["stack"])
+    return yaml.safe_load(text)["lists"]
 
 
 def _instance(provider_id: str) -> str:

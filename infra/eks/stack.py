@@ -17,7 +17,7 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import ETCD_IMAGE, Cluster
 from infra.config import StackConfig
-from infra.eks import addons, asked, cluster, identity, network, nodes, registry, storage
+from infra.eks import addons, cluster, identity, lookups, network, nodes, registry, storage
 from infra.eks.keys import EksConfig
 from infra.eks.scope import Scope, provider
 
@@ -28,15 +28,15 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     aws_provider = provider(config, stack)
     owned = pulumi.ResourceOptions(providers={"aws": aws_provider})
     component = pulumi.ComponentResource("trainyard:infra:EksCluster", config.name, None, owned)
-    offers = asked.offers(config, stack, aws_provider)
-    plugin = asked.efa_plugin(config, stack)
+    offers = lookups.offers(config, stack, aws_provider)
+    plugin = lookups.efa_plugin(config, stack)
     scope = Scope(name=config.name, region=eks.region, zones=tuple(offers), stack=stack, parent=component)
     net = network.build(config, scope)
     images = registry.build(config, scope)
     volume = storage.build(config, scope, net)
     control_plane = cluster.build(config, scope, net)
     door = storage.let_in(scope, volume, cluster.security_group(control_plane))
-    parts = addons.Addons(scope, control_plane, asked.addon_versions(config, aws_provider), eks.version)
+    parts = addons.Addons(scope, control_plane, lookups.addon_versions(config, aws_provider), eks.version)
     ready = parts.before_nodes()
     groups = nodes.Groups(
         config,
@@ -45,7 +45,7 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
         net,
         identity.for_nodes(scope),
         offers,
-        {image: asked.newest_release(config, image, aws_provider) for image in asked.PARAMETERS},
+        {image: lookups.newest_release(config, image, aws_provider) for image in lookups.PARAMETERS},
         [*ready, *net.way_out, *volume.mounted, door],
     )
     system = nodes.system_group(groups)

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from infra.config import StackConfig
 from infra.effect import Impossible, Replaces, changed, smaller
-from infra.needs import load
+from infra.facts import load
 from infra.sections import Hours, NodesConfig, StorageConfig, VolumeGib, not_in_future
 from trainer.config.base import Section
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from infra.facts import load
 from infra.machine import Machine, Node, by_steps, machine_type
-from infra.needs import load
 
 _FOLDER = Path(__file__).parent
 

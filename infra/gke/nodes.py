@@ -11,6 +11,7 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import NVIDIA_GPU, POOL, DriverInstaller, WorkerPool
 from infra.config import StackConfig
+from infra.facts import load
 from infra.gke.cluster import CLOUD_PLATFORM
 from infra.gke.identity import NodeIdentity
 from infra.gke.keys import (
@@ -27,7 +28,6 @@ from infra.gke.keys import (
 )
 from infra.gke.scope import Scope
 from infra.machine import Machine, for_pods
-from infra.needs import load
 
 #: Seconds that a Spot machine gets after its notice, the last of them for system pods: 120 at most, by default 30, 15
 #: (docs.cloud.google.com/kubernetes-engine/docs/concepts/spot-vms, read 2026-11-28).

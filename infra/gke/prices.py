@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.bill import Rate
+from infra.facts import load
 from infra.machine import Machine
-from infra.needs import load
 
 _TABLE = load(Path(__file__).parent / "prices.yaml")
 DATE: str = _TABLE["date"]

@@ -11,10 +11,10 @@ import pulumi_gcp as gcp
 
 from infra.cluster import Registry
 from infra.config import StackConfig
+from infra.features import features
 from infra.gke.identity import REGISTRY_PULL, NodeIdentity
 from infra.gke.scope import Scope
 from infra.image import compression
-from infra.needs import features
 
 #: Number of newest images to keep; untagged ones, which a newer push has replaced, are deleted after a week.
 KEPT_IMAGES, UNTAGGED_SECONDS = 10, 7 * 24 * 3600

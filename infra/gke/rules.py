@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pydantic.alias_generators import to_camel
 
 from infra.config import Rule, StackConfig, breaks
-from infra.gke import offered
+from infra.gke import availability
 from infra.gke.keys import FLEX_HOURS, ORDER, GkeConfig, GkeNodes, GkeStorage, band, bands
 from infra.gke.machines import system
 from infra.machine import nearest, refuse_dataset, refuse_reference
@@ -30,8 +30,8 @@ from infra.machine import nearest, refuse_dataset, refuse_reference
 )
 def _zone(config: StackConfig) -> Iterator[str]:
     # With credentials the program asks Google itself (infra/gke/stack.py).
-    if not offered.has_credentials():
-        yield from offered.by_table(config)
+    if not availability.has_credentials():
+        yield from availability.by_table(config)
 
 
 #: Machines whose network needs GPUDirect-TCPX (four more networks, an installer), which GKE does not set up by itself:

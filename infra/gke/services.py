@@ -1,4 +1,4 @@
-"""The features of Google Cloud that a configuration uses, and the APIs that they need (needs.yaml).
+"""The features of Google Cloud that a configuration uses, and the APIs that they need (features.yaml).
 
 The APIs stay enabled on destroy: others may use them by then.
 """
@@ -9,9 +9,9 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.config import StackConfig
+from infra.features import Feature, features
 from infra.gke.keys import GkeNodes, GkeStorage, kinds
 from infra.gke.scope import Scope
-from infra.needs import Feature, features
 
 #: Features of every cluster that a stack makes.
 ALWAYS = (

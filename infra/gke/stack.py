@@ -17,7 +17,7 @@ import pulumi_kubernetes as k8s
 
 from infra.cluster import ETCD_IMAGE, Cluster
 from infra.config import ConfigError, StackConfig
-from infra.gke import cluster, identity, network, nodes, offered, registry, services, storage
+from infra.gke import availability, cluster, identity, network, nodes, registry, services, storage
 from infra.gke.keys import GkeConfig, kinds
 from infra.gke.scope import Scope, provider
 
@@ -29,7 +29,7 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
         ConfigError: its zones do not have the machines.
     """
     gke = config.section(GkeConfig)
-    if problems := offered.problems(config):
+    if problems := availability.problems(config):
         raise ConfigError(stack, problems)
     gcp_provider = provider(config, stack)
     owned = pulumi.ResourceOptions(providers={"gcp": gcp_provider})

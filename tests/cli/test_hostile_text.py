@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli import CommandError, logs
+from cli import CommandError, doctor, logs
 from cli.__main__ import main
 from cli.follow import JobWatch, Outcome, outcome, report
 from cli.progress import LONGEST, Bar, Board
 from cli.state import state
 from cli.status import screen, status_file
 from cli.target import Target
-from infra.doctor import finding
+from infra.finding import ok, problem
 from prove.engine import Result
 from prove.report import Screen
 from tests.cli.test_status import STEP, TARGET, job, pod, told
@@ -173,7 +173,7 @@ def test_names_of_files_in_a_transfer(text: str, terminal: bool, monkeypatch: py
 
 
 def test_findings_of_the_doctor(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    finding.show("Stack", iter([finding.problem(text, text, text), finding.ok("x", text)]))
+    doctor.show("Stack", iter([problem(text, text, text), ok("x", text)]))
     assert clean(capsys.readouterr().out)
 
 

@@ -90,7 +90,7 @@ def test_every_mistake_is_told_at_once() -> None:
     ):
         with pytest.raises(ConfigError) as error:
             parse({**VALUES, **change}, "aks-exercise")
-        assert [line.split(":")[0] for line in error.value.problems] == wrong
+        assert [line.split(":")[0] for line in error.value.lines] == wrong
     with pytest.raises(ConfigError, match=r"'azure' is not known; allowed: existing, gke, eks, aks$"):
         parse({"cluster": {"kind": "azure"}}, "test")
     with pytest.raises(ConfigError, match=r"storage.kind: 'efs' is not known; allowed: 'azureFiles'"):

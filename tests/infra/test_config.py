@@ -22,7 +22,7 @@ MINIMAL: dict[str, Any] = {"cluster": {"context": "somewhere"}}
 def problems(**sections: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parse({**MINIMAL, **sections}, "test")
-    return [*caught.value.problems]
+    return [*caught.value.lines]
 
 
 def test_a_context_is_all_that_a_stack_must_name() -> None:
@@ -173,7 +173,7 @@ def test_nothing_but_a_config_error_ever_comes_out(values: dict[str, Any]) -> No
     try:
         parse(values, "test")
     except ConfigError as error:
-        found = [*error.problems]
+        found = [*error.lines]
     assert all(problem and "\n" not in problem for problem in found)
 
 

@@ -13,7 +13,7 @@ import pytest
 from infra import buildah
 from infra.buildah import registry_digest
 from infra.config import ConfigError
-from infra.eks import asked
+from infra.eks import lookups
 from infra.parse import parse
 from tests.infra.eks import STACK, pod, stack
 from tests.infra.recorded import changed
@@ -28,7 +28,7 @@ def test_the_plugin_runs_by_digest_the_stacks_or_the_registrys() -> None:
         found = stack(nodes=EFA, eks=eks)
         return pod(found, "DaemonSet", "efa-device-plugin")["containers"][0]["image"]
 
-    assert image().startswith(f"{asked.EFA_PLUGIN}@sha256:")
+    assert image().startswith(f"{lookups.EFA_PLUGIN}@sha256:")
     assert image(efaPlugin=MINE) == MINE
 
 
@@ -36,13 +36,13 @@ def test_the_plugin_runs_by_digest_the_stacks_or_the_registrys() -> None:
 def test_an_image_without_a_digest_is_refused(given: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(changed(STACK, nodes=EFA, eks={"efaPlugin": given}), STACK)
-    assert [line.partition(":")[0] for line in caught.value.problems] == ["eks.efaPlugin"]
+    assert [line.partition(":")[0] for line in caught.value.lines] == ["eks.efaPlugin"]
 
 
 def test_an_image_for_adapters_that_are_not_there_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(changed(STACK, eks={"efaPlugin": MINE}), STACK)
-    assert caught.value.problems == ["eks.efaPlugin: only used with nodes.efa; set nodes.efa, or remove it"]
+    assert caught.value.lines == ["eks.efaPlugin: only used with nodes.efa; set nodes.efa, or remove it"]
 
 
 def test_without_an_answer_a_preview_goes_on_and_up_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,15 +51,15 @@ def test_without_an_answer_a_preview_goes_on_and_up_does_not(monkeypatch: pytest
     monkeypatch.setattr(buildah, "registry_digest", lambda *_, **__: None)
     config = parse(changed(STACK, nodes=EFA), STACK)
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
-    assert asked.efa_plugin(config, STACK) == asked.EFA_PLUGIN
+    assert lookups.efa_plugin(config, STACK) == lookups.EFA_PLUGIN
     assert "`pulumi up` would refuse" in warned[0]
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
     with pytest.raises(ConfigError) as caught:
-        asked.efa_plugin(config, STACK)
-    (line,) = caught.value.problems
+        lookups.efa_plugin(config, STACK)
+    (line,) = caught.value.lines
     assert line.startswith("eks.efaPlugin: public.ecr.aws does not say which image")
     assert line.endswith("try again, or give NAME@sha256:DIGEST")
-    assert asked.efa_plugin(parse(changed(STACK), STACK), STACK) is None, "no adapters, no question"
+    assert lookups.efa_plugin(parse(changed(STACK), STACK), STACK) is None, "no adapters, no question"
 
 
 class Registry(BaseHTTPRequestHandler):

@@ -23,7 +23,7 @@ STACK = "aws-g4dn"
 def problems(**sections: dict[str, Any] | None) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parse(changed(STACK, **sections), STACK)
-    return [*caught.value.problems]
+    return [*caught.value.lines]
 
 
 def test_the_stack_file_is_valid_and_its_pods_fill_a_node() -> None:
@@ -102,7 +102,7 @@ def test_a_smaller_network_is_allowed_and_an_ampere_trains_in_bf16() -> None:
 def test_the_keys_of_a_cloud_are_refused_where_it_is_not() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(changed("gcp-c3", nodes={"efa": True, "alternatives": ["c3-highmem-22"]}), "gcp-c3")
-    assert [problem.split(":")[0] for problem in caught.value.problems] == [
+    assert [problem.split(":")[0] for problem in caught.value.lines] == [
         "nodes.alternatives",
         "nodes.efa",
     ]
@@ -152,6 +152,6 @@ def test_any_nonsense_is_one_line_a_problem_and_no_traceback(sections: dict[str,
     try:
         parse(changed(STACK, **sections), STACK)
     except ConfigError as error:
-        found = [*error.problems]
+        found = [*error.lines]
     assert found
     assert all("\n" not in problem for problem in found)

@@ -12,7 +12,7 @@ import pytest
 
 from infra.clouds import CLOUDS
 from infra.eks.machines import machines, regions, system
-from infra.needs import load
+from infra.facts import load
 from infra.stackfiles import ROOT
 from review.recording import Recording, record
 from tests.infra.eks import refuse

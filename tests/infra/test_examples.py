@@ -37,7 +37,7 @@ def lines(key: str, value: Any) -> list[str]:
     try:
         parse(changed(stack_of(key), **{section: given}), "test")
     except ConfigError as error:
-        return [line for line in error.problems if line.startswith(key)]
+        return [line for line in error.lines if line.startswith(key)]
     return []
 
 

@@ -187,4 +187,4 @@ def test_the_bill_says_what_the_fallback_would_cost() -> None:
 def test_what_cannot_be_is_refused(name: str, nodes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(changed(name, nodes=nodes), name)
-    assert [line for line in caught.value.problems if line.startswith(problem)], caught.value.problems
+    assert [line for line in caught.value.lines if line.startswith(problem)], caught.value.lines

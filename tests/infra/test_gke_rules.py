@@ -16,7 +16,7 @@ from tests.infra.recorded import changed
 def problems(stack: str, **sections: dict[str, Any] | None) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parse(changed(stack, **sections), stack)
-    return [*caught.value.problems]
+    return [*caught.value.lines]
 
 
 @pytest.mark.parametrize("stack", ["gcp-a100", "gcp-c3"])

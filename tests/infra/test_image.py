@@ -13,8 +13,8 @@ import pytest
 from cli.__main__ import main
 from infra import buildx
 from infra.clouds import CLOUDS
+from infra.facts import load
 from infra.image import ROOT, TRAINER, Recipe, content_hash, stage
-from infra.needs import load
 from infra.stackfiles import stack_file_values
 from review.recording import Recorded, record
 from tests.conftest import write_kubeconfig

@@ -56,7 +56,7 @@ def stack_of(section: str, name: str) -> str:
 def problems(values: dict[str, Any]) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parse(values, "test")
-    return [*caught.value.problems]
+    return [*caught.value.lines]
 
 
 def test_all_numbers_of_a_stack_were_found() -> None:

@@ -23,7 +23,7 @@ def said(stack: str, training: dict[str, Any], **workers: Any) -> str:
     try:
         parse({key: value for key, value in values.items() if value}, stack)
     except ConfigError as error:
-        return "\n".join(line for line in error.problems if "GiB" in line)
+        return "\n".join(line for line in error.lines if "GiB" in line)
     return ""
 
 

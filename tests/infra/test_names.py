@@ -42,7 +42,7 @@ def problems(stack: str, file: str, **sections: dict[str, Any]) -> list[str]:
     try:
         parse(changed(file, **sections), stack)
     except ConfigError as error:
-        return [*error.problems]
+        return [*error.lines]
     return []
 
 

@@ -39,7 +39,7 @@ def refusal(content: str | bytes, folder: Path, monkeypatch: pytest.MonkeyPatch)
     try:
         parse(stack_file_values("mine"), "mine")
     except ConfigError as error:
-        return [*error.problems]
+        return [*error.lines]
     return []
 
 
@@ -218,7 +218,7 @@ def test_what_pulumi_reads_is_valid(content: str | bytes, tmp_path: Path, monkey
 
 def test_a_key_of_a_provider_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal(BASE + "  aws:region: us-east-1\n  pulumi:tags: {}\n", tmp_path, monkeypatch) == []
-    (found,) = [item for item in diagnose("mine") if item.subject == "aws:region"]
+    (found,) = [item for item in diagnose("mine") if item.key == "aws:region"]
     assert found.level == "warning"
 
 

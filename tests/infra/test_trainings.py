@@ -23,7 +23,7 @@ def parsed(stack: str = "gcp-c3", **sections: Any) -> StackConfig:
 def refused(**sections: Any) -> list[str]:
     with pytest.raises(ConfigError) as error:
         parsed(**sections)
-    return [*error.value.problems]
+    return [*error.value.lines]
 
 
 def test_without_them_a_stack_has_one_training() -> None:

@@ -157,7 +157,7 @@ def test_numbers_and_switches_are_read_in_each_of_their_forms(
 def test_a_message_shows_a_value_as_a_stack_file_writes_it(sections: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse({"cluster": {"context": "x"}, **sections}, "test")
-    (line,) = caught.value.problems
+    (line,) = caught.value.lines
     assert line.startswith(said)
     assert not any(word in line for word in ("None", "True", "False", "dict", "NoneType"))
 
@@ -180,7 +180,7 @@ def test_each_wrong_value_of_a_list_or_a_mapping_is_named_at_once(sections: dict
     with pytest.raises(ConfigError) as caught:
         parse({"cluster": {"context": "x"}, **sections}, "test")
     (section,) = sections
-    assert sorted(line.partition(":")[0] for line in caught.value.problems) == [f"{section}.{key}" for key in keys]
+    assert sorted(line.partition(":")[0] for line in caught.value.lines) == [f"{section}.{key}" for key in keys]
 
 
 def test_a_section_in_json_and_one_whose_keys_are_comments_are_read(file: Files) -> None:
@@ -192,7 +192,7 @@ def test_a_section_in_json_and_one_whose_keys_are_comments_are_read(file: Files)
 def test_the_doctor_and_the_cost_read_a_stack_with_encrypted_tokens(file: Files) -> None:
     file("  trainyard:secrets: {huggingFaceToken: {secure: AAABAB}, imagePull: {secure: AAABAC}}\n")
     assert configuration("mine").secrets.hugging_face_token
-    assert [item.level for item in diagnose("mine") if item.subject.startswith("secrets.")] == []
+    assert [item.level for item in diagnose("mine") if item.key.startswith("secrets.")] == []
     assert next(diagnose("mine")).level == "ok"
 
 
@@ -204,7 +204,7 @@ def test_a_token_in_plain_text_is_warned_of_with_the_command_that_encrypts_it(
     file: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file(PLAIN + "  trainyard:dataset: {input: ['https://me:password@server/x.txt']}\n")
-    found = {item.subject: item for item in diagnose("mine") if item.level == "warning"}
+    found = {item.key: item for item in diagnose("mine") if item.level == "warning"}
     assert found["secrets.huggingFaceToken"].fix == COMMAND
     assert "plain text" in found["dataset.input[0]"].text
     assert "secrets.wandbApiKey" not in found

@@ -12,8 +12,7 @@ from botocore.awsrequest import AWSResponse
 
 from infra.config import StackConfig
 from infra.eks.doctor.aws_client import Amazon
-from infra.eks.doctor.leftovers import FILE as LEFTOVERS
-from infra.eks.proof import Aws
+from infra.eks.proof import LEFTOVERS, Aws
 from infra.gke.doctor.google_client import Google
 from infra.gke.keys import GkeConfig
 from infra.gke.proof import Gcp

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cli.__main__ import main
-from infra.doctor.finding import problem
+from infra.finding import problem
 from infra.parse import parse
 from infra.stackfiles import stack_file_values, stacks
 from prove import bring_up, close, command, report

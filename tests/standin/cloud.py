@@ -1,7 +1,7 @@
 """The cloud of a test: its resources, in one file that several plugin processes share, and its refusals.
 
 The refusals reveal a wrong order. The real clouds refuse the same, but only after minutes. The facts come from
-infra/{gke,eks}/order.yaml and needs.yaml.
+infra/{gke,eks}/order.yaml and features.yaml.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from infra.needs import load
+from infra.facts import load
 from infra.stackfiles import ROOT
 
 from . import gcp

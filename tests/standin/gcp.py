@@ -1,4 +1,4 @@
-"""What must exist before a resource is created on Google Cloud, by infra/gke/needs.yaml and zones.yaml.
+"""What must exist before a resource is created on Google Cloud, by infra/gke/features.yaml and zones.yaml.
 
 The cloud refuses some resources that come too early. It accepts others, but then no node comes, or no pod starts on it.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from infra.features import features_of
 from infra.gke.machines import machines
-from infra.needs import features_of
 
 Inputs = Mapping[str, Any]
 SERVICE, CLUSTER, POOL, COMPUTE_CLASS = (

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from infra.needs import load
+from infra.facts import load
 from infra.stackfiles import ROOT
 
 Values = dict[str, Any]

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path as File
 from typing import Any
 
-from infra.needs import load
+from infra.facts import load
 
 Path = tuple[str, ...]
 HERE = File(__file__).parent

@@ -21,7 +21,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from infra.doctor import finding
+from infra import finding
 
 #: A region that no account can switch off: it answers for the account, for IAM and for the list of regions.
 HOME = "us-east-1"

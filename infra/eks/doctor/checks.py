@@ -1,8 +1,7 @@
-"""Checks what a stack on AWS needs: an account, an enabled region, a supported version, machines in the zones, quota,
-rights.
+"""Checks what a stack on AWS needs: login, an enabled region, a supported version, machines, quota, rights.
 
 All checks ask AWS's APIs with the credentials that the provider would use. One that gets no answer says so, and the
-others go on. The longer checks are in machines.py, quota.py and leftovers.py.
+others go on.
 """
 
 from __future__ import annotations
@@ -10,19 +9,20 @@ from __future__ import annotations
 import ipaddress
 import re
 import shutil
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 from infra.config import StackConfig
 from infra.doctor import images, prerequisites
-from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked, warning
-from infra.eks.doctor import leftovers, machines, quota
+from infra.eks.doctor import quota
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect, own_address
-from infra.eks.keys import EksConfig, EksNodes, EksStorage, versions
-from infra.eks.machines import regions
+from infra.eks.keys import EksConfig, EksNodes
+from infra.eks.machines import by_zone, regions
 from infra.eks.rules import NOBODY
-from infra.needs import features, numbers
+from infra.facts import numbers
+from infra.features import features
+from infra.finding import Finding, ok, or_unchecked, problem, unchecked, warning
 
 LOGIN = "aws sso login   # or: aws configure sso; or: aws configure, with an access key"
 #: How the names of roles begin that IAM Identity Center makes: AWSReservedSSO_PERMISSIONSET_HASH
@@ -37,70 +37,60 @@ SUPPORT_DAYS = 90
 def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = connect) -> Iterator[Finding]:
     """All checks, those that need no cloud first."""
     eks = config.section(EksConfig)
-    yield from _program()
-    yield from prerequisites.kubectl(INSTALL_KUBECTL)
-    yield from images.builder(config.image)
+    yield _program()
+    yield prerequisites.kubectl(INSTALL_KUBECTL)
+    yield images.builder(config.image)
     try:
         amazon = login(eks.region)
     except NoAnswer as reason:
         yield problem("credentials", str(reason), reason.fix or LOGIN)
         yield unchecked(
             f"region {eks.region}",
-            "account, region, rights, version, machine types, quota and names were not checked: no credentials",
+            "region, zones, version, machine types, quota and rights were not checked: no credentials",
         )
         return
-    yield from _identity(amazon)
-    if not (yield from _region(amazon)):
-        return
-    yield from _zones(amazon, eks)
-    yield from _version(amazon, eks, stack)
-    yield from machines.offered(amazon, eks, config.section(EksNodes))
-    yield from machines.driver(config)
-    yield from _file_system(amazon, config, stack)
-    yield from quota.checks(amazon, config, stack)
-    yield from rights(amazon)
-    yield from leftovers.checks(amazon, config, stack)
-    yield from _reached(eks, stack)
+    yield ok("credentials", f"account {amazon.account}, {amazon.identity}")
+    region = list(or_unchecked(f"region {amazon.region}", _region(amazon)))
+    yield from region
+    if any(found.level == "problem" for found in region):
+        return  # there is nothing to look at
+    yield from or_unchecked("zones", _zones(amazon, eks))
+    yield from or_unchecked(f"Kubernetes {eks.version}", _version(amazon, eks, stack))
+    yield from or_unchecked("machines of the workers", _workers(amazon, eks, config.section(EksNodes).machine_types))
+    yield from or_unchecked(eks.system_machine_type, _system(amazon, eks))
+    yield from or_unchecked("quota of machines", quota.checks(amazon, config))
+    yield from or_unchecked("rights", rights(amazon))
+    yield from or_unchecked("eks.admins", _creator(amazon, config, stack))
+    yield _reached(eks, stack)
 
 
-def _program() -> Iterator[Finding]:
+def _program() -> Finding:
     if not shutil.which("aws"):
-        yield problem("aws", "is not on PATH; kubectl's credentials come from it (aws eks get-token)", INSTALL_AWS)
-        return
+        return problem("aws", "is not on PATH; kubectl's credentials come from it (aws eks get-token)", INSTALL_AWS)
     version = re.match(r"aws-cli/(\d+)\S*", prerequisites.run("aws", "--version") or "")
     if version and int(version[1]) < 2:
-        yield warning("aws", f"{version[0]} is enough for kubectl, but only version 2 has `aws sso login`", INSTALL_AWS)
-    else:
-        yield ok("aws", version[0] if version else "is on PATH")
+        return warning(
+            "aws", f"{version[0]} is enough for kubectl, but only version 2 has `aws sso login`", INSTALL_AWS
+        )
+    return ok("aws", version[0] if version else "is on PATH")
 
 
-def _identity(amazon: Amazon) -> Iterator[Finding]:
-    yield ok("credentials", f"account {amazon.account}, {amazon.identity}")
-
-
-def _region(amazon: Amazon) -> Generator[Finding, None, bool]:
-    """Whether the region answers; without it there is nothing to look at."""
-    subject = f"region {amazon.region}"
+def _region(amazon: Amazon) -> Iterator[Finding]:
+    key = f"region {amazon.region}"
     try:
         answer = amazon.ask("ec2", "describe_regions", home=True, RegionNames=[amazon.region], AllRegions=True)
     except NoAnswer as reason:
-        if reason.code == "InvalidParameterValue":
-            yield problem(subject, "is not a region of AWS", "aws account list-regions   # then: set eks.region")
-            return False
-        yield unchecked(subject, str(reason))
-        return True
+        if reason.code != "InvalidParameterValue":
+            raise
+        yield problem(key, "is not a region of AWS", "aws account list-regions   # then: set eks.region")
+        return
     if answer["Regions"][0].get("OptInStatus") == "not-opted-in":
-        yield problem(
-            subject,
-            "is switched off in this account",
-            f"aws account enable-region --region-name {amazon.region}   # takes some minutes",
-        )
-        return False
-    yield ok(subject, "is on")
-    return True
+        enable = f"aws account enable-region --region-name {amazon.region}   # takes some minutes"
+        yield problem(key, "is switched off in this account", enable)
+    else:
+        yield ok(key, "is on")
 
 
-@or_unchecked("zones")
 def _zones(amazon: Amazon, eks: EksConfig) -> Iterator[Finding]:
     """Whether the account has the zones of the workers and of the control plane."""
     answer = amazon.ask("ec2", "describe_availability_zones")
@@ -123,19 +113,11 @@ def _zones(amazon: Amazon, eks: EksConfig) -> Iterator[Finding]:
 
 def _version(amazon: Amazon, eks: EksConfig, stack: str) -> Iterator[Finding]:
     """Whether EKS supports this version."""
-    subject = f"Kubernetes {eks.version}"
+    answer = amazon.ask("eks", "describe_cluster_versions", includeAll=True)
+    offered = {item["clusterVersion"]: item for item in answer["clusterVersions"]}
+    standard = [name for name, item in offered.items() if item.get("versionStatus") == "STANDARD_SUPPORT"]
     fix = f"pulumi config set --stack {stack} --path eks.version "
-    try:
-        answer = amazon.ask("eks", "describe_cluster_versions", includeAll=True)
-    except NoAnswer as reason:
-        end = versions()[eks.version].get("standard_support")
-        yield unchecked(subject, f"{reason}{f'; on our list it is supported until {end}' if end else ''}")
-    else:
-        offered = {item["clusterVersion"]: item for item in answer["clusterVersions"]}
-        standard = sorted(
-            (name for name, item in offered.items() if item.get("versionStatus") == "STANDARD_SUPPORT"), key=numbers
-        )
-        yield _supported(subject, offered.get(eks.version), standard, fix)
+    yield _supported(f"Kubernetes {eks.version}", offered.get(eks.version), sorted(standard, key=numbers), fix)
 
 
 def _supported(subject: str, found: dict[str, Any] | None, standard: list[str], fix: str) -> Finding:
@@ -157,65 +139,92 @@ def _supported(subject: str, found: dict[str, Any] | None, standard: list[str], 
     return ok(subject, f"is supported until {end:%Y-%m-%d}")
 
 
-@or_unchecked("EFS")
-def _file_system(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
-    """Whether EFS answers in the region, or the file system that the stack takes over exists and can be mounted."""
-    given = config.section(EksStorage).disk
-    which: dict[str, Any] = {"FileSystemId": given} if given else {}
-    try:
-        amazon.ask("efs", "describe_file_systems", **which)
-        targets = amazon.ask("efs", "describe_mount_targets", **which)["MountTargets"] if given else []
-    except NoAnswer as reason:
-        if reason.code != "FileSystemNotFound":
-            raise
+def _workers(amazon: Amazon, eks: EksConfig, types: tuple[str, ...]) -> Iterator[Finding]:
+    """Whether the workers' zones have machines for them, as `pulumi up` chooses."""
+    pairs = _offerings(amazon, types)
+    found = by_zone(eks.zones, types, pairs)
+    for name in types:
+        if here := [zone for zone in found if name in found[zone]]:
+            yield ok(name, f"is offered by {', '.join(here)}")
+            continue
+        fix = "pulumi config set --path 'eks.zones[0]' ZONE   # or another machine type, or another eks.region"
+        finding = warning if found else problem
+        yield finding(name, _not_offered(name, eks.zones, pairs, amazon.region), fix)
+
+
+def _system(amazon: Amazon, eks: EksConfig) -> Iterator[Finding]:
+    """Whether the control plane's zones have machines for the system nodes."""
+    name, home = eks.system_machine_type, regions()[eks.region].home
+    pairs = _offerings(amazon, (name,))
+    if missing := [zone for zone in home if (zone, name) not in pairs]:
         yield problem(
-            f"file system {given}",
-            f"does not exist in {amazon.region}",
-            f"aws efs describe-file-systems --region {amazon.region}   # then: set storage.disk",
-        )
-        return
-    if targets and not leftovers.is_up(amazon, config.name, stack):
-        networks = ", ".join(sorted({target["VpcId"] for target in targets}))
-        yield problem(
-            f"file system {given}",
-            f"is mounted in {networks}; EFS lets one network mount it",
-            f"aws efs delete-mount-target --region {amazon.region} --mount-target-id "
-            f"{targets[0]['MountTargetId']}   # each of them",
+            name,
+            _not_offered(name, missing, pairs, amazon.region),
+            "pulumi config set --path eks.systemMachineType TYPE   # or another eks.region",
         )
     else:
-        yield ok("EFS", f"{given} is there" if given else f"answers in {amazon.region}")
+        yield ok(name, f"is offered by {', '.join(home)}")
 
 
-def _reached(eks: EksConfig, stack: str) -> Iterator[Finding]:
+def _offerings(amazon: Amazon, types: tuple[str, ...]) -> set[tuple[str, str]]:
+    """(zone, type) for each of these types that a zone of the region offers."""
+    answer = amazon.ask(
+        "ec2",
+        "describe_instance_type_offerings",
+        LocationType="availability-zone-id",
+        Filters=[{"Name": "instance-type", "Values": list(types)}],
+    )
+    return {(item["Location"], item["InstanceType"]) for item in answer["InstanceTypeOfferings"]}
+
+
+def _not_offered(name: str, zones: Iterable[str], pairs: set[tuple[str, str]], region: str) -> str:
+    elsewhere = ", ".join(sorted(zone for zone, offered in pairs if offered == name))
+    return f"is not offered by {', '.join(zones)}; in {region} by {elsewhere or 'none at all'}"
+
+
+def _creator(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
+    """Refuse the caller in eks.admins of a new cluster: its creator administers it, and EKS refuses a second entry, but
+    only when the control plane is up and billed."""
+    if config.name in amazon.ask("eks", "list_clusters")["clusters"]:
+        return
+    # A session's ARN lacks the path of its role: compare kind and name alone.
+    me = _who(amazon)
+    for at, arn in enumerate(config.section(EksConfig).admins):
+        kind, *path = arn.rpartition(":")[2].split("/")
+        if amazon.account in arn and (kind, path[-1]) == me:
+            yield problem(
+                "eks.admins",
+                f"names {arn}, which is you: who creates the cluster administers it already",
+                f"pulumi config rm --stack {stack} --path 'eks.admins[{at}]'",
+            )
+
+
+def _reached(eks: EksConfig, stack: str) -> Finding:
     """Whether the cluster would let this machine in."""
-    allowed = [ipaddress.IPv4Network(cidr) for cidr in eks.api_allowed_cidrs]
-    address = own_address()
+    key, allowed = "eks.apiAllowedCidrs", [ipaddress.IPv4Network(cidr) for cidr in eks.api_allowed_cidrs]
     try:
-        mine = ipaddress.ip_address(address or "")
+        mine = ipaddress.ip_address(own_address() or "")
     except ValueError:
-        yield unchecked("eks.apiAllowedCidrs", "this machine's public address is not known")
-        return
+        return unchecked(key, "this machine's public address is not known")
     if any(mine in network for network in allowed):
-        yield ok("eks.apiAllowedCidrs", f"lets {mine} in, which is this machine")
-    else:
-        # After the ranges of others, but in place of the placeholder, which `pulumi up` refuses.
-        at = next((index for index, network in enumerate(allowed) if network.overlaps(NOBODY)), len(allowed))
-        yield problem(
-            "eks.apiAllowedCidrs",
-            f"{', '.join(map(str, allowed))} does not let {mine} in, which is this machine",
-            f"pulumi config set --stack {stack} --path 'eks.apiAllowedCidrs[{at}]' {mine}/{mine.max_prefixlen}",
-        )
+        return ok(key, f"lets {mine} in, which is this machine")
+    # After the ranges of others, but in place of the placeholder, which `pulumi up` refuses.
+    at = next((index for index, network in enumerate(allowed) if network.overlaps(NOBODY)), len(allowed))
+    return problem(
+        key,
+        f"{', '.join(map(str, allowed))} does not let {mine} in, which is this machine",
+        f"pulumi config set --stack {stack} --path 'eks.apiAllowedCidrs[{at}]' {mine}/{mine.max_prefixlen}",
+    )
 
 
 def permissions() -> dict[str, str]:
-    """Action -> an AWS-managed policy that allows it, for all that a stack may make and delete (infra/eks/needs.yaml).
+    """Action -> an AWS-managed policy that allows it, for all that a stack may make and delete (features.yaml).
 
     Rights to delete are missing most often, and that is noticed only when the bill goes on.
     """
     return {action: policy for feature in features("eks").values() for action, policy in feature.permissions.items()}
 
 
-@or_unchecked("rights")
 def rights(amazon: Amazon) -> Iterator[Finding]:
     """Ask IAM to simulate whether the caller may do what `pulumi up` and `pulumi destroy` do."""
     if amazon.identity.endswith(":root"):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import requests
 
-from infra.doctor import finding
+from infra import finding
 from infra.gke.keys import FILE, TOKEN
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
@@ -30,9 +31,6 @@ SERVICES = {
     "oauth2": "https://oauth2.googleapis.com",
     "serviceusage": "https://serviceusage.googleapis.com/v1",
     "storage": "https://storage.googleapis.com/storage/v1",
-    # Public files.
-    "cos-tools": "https://storage.googleapis.com/cos-tools",
-    "gke-image-maps": "https://www.gstatic.com/gke-image-maps",
 }
 
 
@@ -87,28 +85,12 @@ class Google:
         """The answer to DELETE. Raises NoAnswer."""
         return self._ask("DELETE", service, path)
 
-    def public(self, service: str, path: str) -> str:
-        """A public file, asked for without credentials. Raises NoAnswer."""
-        url = f"{self.services[service]}/{path}"
-        try:
-            answer = self.session.get(url, timeout=self.patience)
-        except requests.RequestException as error:
-            raise NoAnswer(f"{url} does not answer ({type(error).__name__})") from None
-        if not answer.ok:
-            raise NoAnswer(f"{url} does not answer (HTTP {answer.status_code})", answer.status_code)
-        return answer.text
-
-    def identify(self, token: str) -> str:
-        """E-mail of a token's owner; "": Google does not say."""
-        try:
-            # In the body: URLs may be logged on the way.
-            return str(self._ask("POST", "oauth2", "tokeninfo", data={"access_token": token}).get("email") or "")
-        except NoAnswer:
-            return ""
-
     def member(self) -> str:
         """The caller as IAM's policies name it; user:YOU: Google does not say who it is."""
-        email = self.identify(self.token) or (self.identity if "@" in self.identity else "YOU")
+        email = self.identity if "@" in self.identity else "YOU"
+        with suppress(NoAnswer):
+            # In the body: URLs may be logged on the way.
+            email = self._ask("POST", "oauth2", "tokeninfo", data={"access_token": self.token}).get("email") or email
         return f"{'serviceAccount' if email.endswith('.gserviceaccount.com') else 'user'}:{email}"
 
     def _ask(self, method: str, service: str, path: str, **given: Any) -> dict[str, Any]:

@@ -8,41 +8,37 @@ from pathlib import Path
 from typing import Any
 
 from infra.config import StackConfig
-from infra.doctor.finding import Finding, ok, or_unchecked, problem, unchecked
+from infra.facts import load
+from infra.features import features
+from infra.finding import Finding, ok, problem, unchecked
 from infra.gke.doctor.google_client import Google, NoAnswer
 from infra.gke.keys import FLEX_HOURS, SYSTEM_DISK_GIB, SYSTEM_DISK_TYPE, GkeConfig, GkeNodes, GkeStorage, kinds
-from infra.gke.machines import machines, system
+from infra.gke.machines import system
 from infra.machine import Machine
-from infra.needs import features, load
 from infra.stackfiles import is_marked
 
 #: Series -> the quota that its CPUs count against; None: only the machine's accelerators are limited.
 CPU_QUOTAS = load(Path(__file__).parent.parent / "machines.yaml")["cpu_quotas"]
 #: All others are of a region.
 OF_THE_PROJECT = ("GPUS_ALL_REGIONS", "NETWORKS", "ROUTERS")
-#: scheduling.provisioningModel of an instance -> how the node is had, where that says it.
-PROVISIONING = {"SPOT": "spot", "FLEX_START": "flex_start"}
 LOCAL_SSD_GIB = 375
 
 #: Quota -> (limit, usage).
 Limits = dict[str, tuple[float, float]]
 
 
-@or_unchecked("quota")
 def checks(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]:
     gke, nodes = config.section(GkeConfig), config.section(GkeNodes)
+    if _is_up(google, config, stack):
+        yield unchecked("quota", f"stack {stack} is up, and what it runs counts as used: not compared")
+        return
     regional = _limits(google.get("compute", f"projects/{gke.project}/regions/{gke.region}"))
     overall = _limits(google.get("compute", f"projects/{gke.project}"))
     if nodes.consumption == "reservation":
         yield ok("quota", f"of the workers: reservation {nodes.reservation} has it already")
-    own: Counter[str] = Counter()
-    try:
-        own = _own(google, config, stack, regional)
-    except NoAnswer as reason:
-        yield unchecked("quota of what this stack runs already", f"{reason}; it counts as used by others")
     for metric, amount in _at_full_size(config, regional).items():
         limits, region = (overall, "") if metric in OF_THE_PROJECT else (regional, gke.region)
-        yield _enough(metric, amount, own[metric], limits, region, gke.project)
+        yield _enough(metric, amount, limits, region, gke.project)
     storage = config.section(GkeStorage)
     if storage.kind == "filestore":
         yield unchecked(
@@ -52,6 +48,15 @@ def checks(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]
         )
 
 
+def _is_up(google: Google, config: StackConfig, stack: str) -> bool:
+    gke = config.section(GkeConfig)
+    try:
+        cluster = google.get("container", f"projects/{gke.project}/locations/{gke.zone}/clusters/{config.name}")
+    except NoAnswer:
+        return False
+    return is_marked(cluster.get("resourceLabels"), stack)
+
+
 def _at_full_size(config: StackConfig, limits: Limits) -> Counter[str]:
     """Quota -> what the stack takes of it."""
     gke, nodes = config.section(GkeConfig), config.section(GkeNodes)
@@ -59,31 +64,11 @@ def _at_full_size(config: StackConfig, limits: Limits) -> Counter[str]:
     for kind in kinds(config):  # Any of these pools may get all nodes.
         workers |= _taken(config, config.machine, kind, nodes.max, limits)
     system_nodes = _taken(config, system()[gke.system_machine_type], "on_demand", gke.system_nodes, limits)
-    return workers + system_nodes + _without_nodes(config)
-
-
-def _own(google: Google, config: StackConfig, stack: str, limits: Limits) -> Counter[str]:
-    """Quota -> what the stack takes of it by now; empty where its cluster is not up."""
-    gke, nodes = config.section(GkeConfig), config.section(GkeNodes)
-    try:
-        cluster = google.get("container", f"projects/{gke.project}/locations/{gke.zone}/clusters/{config.name}")
-    except NoAnswer as reason:
-        if reason.status != 404 and not reason.disabled_api:
-            raise
-        return Counter()
-    if not is_marked(cluster.get("resourceLabels"), stack):
-        return Counter()
-    own = _without_nodes(config)
-    workers = nodes.consumption if nodes.consumption in ("queued", "reservation") else "on_demand"
-    for place in google.pages("compute", f"projects/{gke.project}/aggregated/instances", "items"):
-        for item in place.get("instances") or []:
-            machine = machines().get(item["machineType"].rsplit("/", 1)[-1])
-            mine = (item.get("labels") or {}).get("goog-k8s-cluster-name") == config.name
-            if mine and machine and item.get("status") != "TERMINATED":
-                standard = "on_demand" if machine.system else workers
-                kind = PROVISIONING.get(item["scheduling"].get("provisioningModel"), standard)
-                own += _taken(config, machine, kind, 1, limits)
-    return own
+    network = Counter({"IN_USE_ADDRESSES": 1, "NETWORKS": 1, "ROUTERS": 1})
+    storage = config.section(GkeStorage)
+    new_disk = storage.kind != "filestore" and not storage.disk
+    volume = _disk(storage.disk_type, storage.size_gib) if new_disk else Counter[str]()
+    return workers + system_nodes + network + volume
 
 
 def _taken(config: StackConfig, machine: Machine, kind: str, count: int, limits: Limits) -> Counter[str]:
@@ -106,7 +91,7 @@ def _taken(config: StackConfig, machine: Machine, kind: str, count: int, limits:
 
 
 def _prefixes(nodes: GkeNodes, kind: str) -> list[str]:
-    """Beginnings of the quotas that nodes of one kind may take from (needs.yaml)."""
+    """Beginnings of the quotas that nodes of one kind may take from (features.yaml)."""
     if kind in ("flex_start", "queued"):
         return ["PREEMPTIBLE_"]
     limited = nodes.max_run_hours is not None and nodes.max_run_hours <= FLEX_HOURS
@@ -116,14 +101,6 @@ def _prefixes(nodes: GkeNodes, kind: str) -> list[str]:
 def _granted(metrics: list[str], limits: Limits) -> str:
     """The first of these quotas that the project has at all: Google counts against it and no other."""
     return next((metric for metric in metrics if limits.get(metric, (0, 0))[0]), metrics[0])
-
-
-def _without_nodes(config: StackConfig) -> Counter[str]:
-    """Quota -> what the network and the shared volume take of it."""
-    fixed = Counter({"IN_USE_ADDRESSES": 1, "NETWORKS": 1, "ROUTERS": 1})
-    if config.section(GkeStorage).kind != "filestore" and not config.section(GkeStorage).disk:
-        fixed += _disk(config.section(GkeStorage).disk_type, config.section(GkeStorage).size_gib)
-    return fixed
 
 
 def _disk(kind: str, gib: int) -> Counter[str]:
@@ -136,12 +113,11 @@ def _limits(answer: dict[str, Any]) -> Limits:
     return {item["metric"]: (item.get("limit", 0), item.get("usage", 0)) for item in answer.get("quotas", [])}
 
 
-def _enough(metric: str, amount: float, own: float, limits: Limits, region: str, project: str) -> Finding:
+def _enough(metric: str, amount: float, limits: Limits, region: str, project: str) -> Finding:
     where = f" in {region}" if region else ""
     if metric not in limits:
         return unchecked(f"quota {metric}", f"is not listed{where}; {amount:g} are needed")
     limit, usage = limits[metric]
-    usage = max(usage - own, 0)
     if limit - usage >= amount:
         return ok(f"quota {metric}", f"{amount:g} of {limit - usage:g} free{where}")
     scope = "-per-project-region" if region else "-per-project"

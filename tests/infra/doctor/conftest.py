@@ -23,9 +23,9 @@ from botocore.loaders import Loader
 from moto.server import ThreadedMotoServer
 
 from infra.config import StackConfig
-from infra.doctor.finding import Finding, Level
 from infra.eks.doctor import aws_client, checks
 from infra.eks.doctor.aws_client import Amazon, connect
+from infra.finding import Finding, Level
 from infra.parse import parse
 
 STACK, REGION, NAME = "aws-g4dn", "us-east-1", "trainyard-aws-g4dn"
@@ -200,7 +200,7 @@ def found(cloud: Cloud) -> Found:
             return connect(region, cloud.session)
 
         findings = checks.checks(stack or config(), STACK, login)
-        return [item for item in findings if item.level in levels and item.subject not in ("aws", "kubectl", "image")]
+        return [item for item in findings if item.level in levels and item.key not in ("aws", "kubectl", "image")]
 
     return look
 

@@ -11,13 +11,26 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from cli.__main__ import main
-from infra.eks.doctor import aws_client, checks, machines
+from infra.eks.doctor import aws_client, checks
 from infra.eks.doctor.aws_client import Amazon, NoAnswer, connect
 from infra.eks.keys import EksConfig, EksNodes
-from infra.needs import features_of
+from infra.features import features_of
 from infra.stackfiles import stack_file_values
 from review.recording import record
-from tests.infra.doctor.conftest import REGION, SECRET, STACK, TRUST, Cloud, Found, Raw, client, config, only, problems
+from tests.infra.doctor.conftest import (
+    NAME,
+    REGION,
+    SECRET,
+    STACK,
+    TRUST,
+    Cloud,
+    Found,
+    Raw,
+    client,
+    config,
+    only,
+    problems,
+)
 from tests.infra.recorded import changed
 
 
@@ -29,7 +42,7 @@ def test_nothing_stands_in_the_way_of_an_account_that_has_all(found: Found) -> N
 def test_a_version_that_eks_has_left_behind(cloud: Cloud, found: Found, version: str) -> None:
     cloud.versions = {"1.35": version, "1.36": "STANDARD_SUPPORT", "1.9": "STANDARD_SUPPORT"}
     finding = only(found("problem"))
-    assert finding.subject == "Kubernetes 1.35"
+    assert finding.key == "Kubernetes 1.35"
     assert finding.fix == "pulumi config set --stack aws-g4dn --path eks.version 1.36"
 
 
@@ -41,24 +54,23 @@ def test_the_end_of_support_is_said_in_time(cloud: Cloud, found: Found) -> None:
 def test_a_region_that_is_switched_off(found: Found) -> None:
     stack = config(eks={"region": "ap-east-1", "zones": ["ape1-az1"]})
     finding = only(found("problem", stack=stack))
-    assert (finding.subject, finding.text) == ("region ap-east-1", "is switched off in this account")
+    assert (finding.key, finding.text) == ("region ap-east-1", "is switched off in this account")
     assert finding.fix.startswith("aws account enable-region --region-name ap-east-1")
 
 
 def test_zones_that_an_account_has_not(found: Found) -> None:
     stack = config(eks={"region": "us-east-2", "zones": ["use2-az1", "use2-az5"]})
-    finding = only([item for item in found("problem", stack=stack) if item.subject.startswith("zone ")])
-    assert (finding.subject, finding.text) == ("zone use2-az5", "is not a zone of us-east-2 in your account")
+    finding = only([item for item in found("problem", stack=stack) if item.key.startswith("zone ")])
+    assert (finding.key, finding.text) == ("zone use2-az5", "is not a zone of us-east-2 in your account")
     assert "--path 'eks.zones[1]'" in finding.fix
 
 
-def offered(here: Amazon, machine_type: str, *alternatives: str, **eks: Any) -> list[tuple[str, str, str]]:
+def offered(here: Amazon, machine_type: str, *alternatives: str, **changes: Any) -> list[tuple[str, str, str]]:
     """(level, subject, text) for the workers' machines, and for the system's where something is wrong with them."""
-    stack = config(nodes={"machineType": machine_type, "alternatives": list(alternatives)}, eks=eks)
-    found = machines.offered(here, stack.section(EksConfig), stack.section(EksNodes))
-    return [
-        (item.level, item.subject, item.text) for item in found if item.subject != "m6i.large" or item.level != "ok"
-    ]
+    stack = config(nodes={"machineType": machine_type, "alternatives": list(alternatives)}, eks=changes)
+    eks = stack.section(EksConfig)
+    found = [*checks._workers(here, eks, stack.section(EksNodes).machine_types), *checks._system(here, eks)]
+    return [(item.level, item.key, item.text) for item in found if item.key != "m6i.large" or item.level != "ok"]
 
 
 def test_machines_that_zones_lack(here: Amazon) -> None:
@@ -66,7 +78,6 @@ def test_machines_that_zones_lack(here: Amazon) -> None:
     out (test_eks_zones.py), and fails where none is left."""
     assert offered(here, "g5.xlarge", zones=["use1-az3", "use1-az1"]) == [
         ("ok", "g5.xlarge", "is offered by use1-az1"),
-        ("warning", "eks.zones", "use1-az3 offers no g5.xlarge; no workers come from there"),
     ]
     others = "use1-az1, use1-az2, use1-az4, use1-az5, use1-az6"
     assert offered(here, "g5.xlarge", zones=["use1-az3"]) == [
@@ -97,8 +108,7 @@ def test_a_machine_that_others_stand_in_for_and_a_system_machine_that_nothing_do
         ("ok", "g5.2xlarge", "is offered by use1-az1"),
         ("problem", "m6i.large", "is not offered by use1-az2; in us-east-1 by use1-az1, use1-az4"),
     ]
-    stack = config()
-    *_, system = machines.offered(here, stack.section(EksConfig), stack.section(EksNodes))
+    (system,) = checks._system(here, config().section(EksConfig))
     assert system.fix.startswith("pulumi config set --path eks.systemMachineType TYPE "), "home zones cannot be chosen"
 
 
@@ -130,8 +140,23 @@ def test_each_policy_that_is_missing_has_its_command_for_a_user_or_a_role(cloud:
 
 def test_the_root_user_has_every_right(cloud: Cloud, here: Amazon) -> None:
     root = replace(here, identity="arn:aws:iam::123456789012:root")
-    assert [item.level for item in (*checks._identity(root), *checks.rights(root))] == ["ok", "ok"]
+    assert [item.level for item in checks.rights(root)] == ["ok"]
     assert cloud.simulated is None, "IAM simulates for users and roles alone"
+
+
+def test_who_creates_the_cluster_is_no_admin_a_second_time(here: Amazon) -> None:
+    """EKS answers 409 for the second entry, when the cluster is up and billed."""
+    assert here.identity.endswith(":user/moto")
+    other, me = "arn:aws:iam::123456789012:role/moto", "arn:aws:iam::123456789012:user/team/moto"
+    stack = config(eks={"admins": [other, me]})
+    finding = only(problems(checks._creator(here, stack, STACK)))
+    assert (finding.key, finding.fix.split("--path ")[1]) == ("eks.admins", "'eks.admins[1]'")
+    session = replace(here, identity="arn:aws:sts::123456789012:assumed-role/moto/me")
+    assert "'eks.admins[0]'" in only(problems(checks._creator(session, stack, STACK))).fix
+    client("eks").create_cluster(
+        name=NAME, roleArn="arn:aws:iam::123456789012:role/cluster", resourcesVpcConfig={"subnetIds": []}
+    )
+    assert problems(checks._creator(here, stack, STACK)) == [], "who runs a later `pulumi up` may be in the list"
 
 
 def test_a_session_is_asked_for_as_its_role(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +174,7 @@ def test_a_session_is_asked_for_as_its_role(cloud: Cloud, monkeypatch: pytest.Mo
 def test_who_may_not_ask_is_told_so_and_the_rest_goes_on(cloud: Cloud, found: Found) -> None:
     cloud.refused = {"SimulatePrincipalPolicy", "DescribeInstances"}
     blind = {
-        item.subject: item.text
+        item.key: item.text
         for item in found("unchecked", stack=config(nodes={"alternatives": ["g4dn.2xlarge", "g4dn.4xlarge"]}))
     }
     assert blind == {
@@ -188,7 +213,7 @@ def test_the_api_would_not_let_this_machine_in(found: Found, ranges: list[str], 
 
 def test_an_address_that_nobody_tells(monkeypatch: pytest.MonkeyPatch, found: Found) -> None:
     monkeypatch.setattr(aws_client, "ADDRESS_OF_CALLER", "http://127.0.0.1:9")
-    assert only(found("unchecked")).subject == "eks.apiAllowedCidrs"
+    assert only(found("unchecked")).key == "eks.apiAllowedCidrs"
 
 
 def test_without_credentials_it_says_what_it_could_not_see(
@@ -198,7 +223,7 @@ def test_without_credentials_it_says_what_it_could_not_see(
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     finding = only(found("problem"))
-    assert (finding.subject, finding.fix.split("   ")[0]) == ("credentials", "aws sso login")
+    assert (finding.key, finding.fix.split("   ")[0]) == ("credentials", "aws sso login")
     assert "quota" in only(found("unchecked")).text
 
 

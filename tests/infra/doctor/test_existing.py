@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.doctor import existing
-from infra.doctor.finding import Finding
+from infra.finding import Finding
 from infra.parse import parse
 from tests.conftest import OFFER, write_kubeconfig
 
@@ -68,7 +68,7 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kubectl:
 
 
 def test_a_cluster_that_has_all_is_told_with_its_version_nodes_and_class(kubectl: Kubectl) -> None:
-    assert [(item.level, item.subject) for item in kubectl.checks()] == [
+    assert [(item.level, item.key) for item in kubectl.checks()] == [
         ("ok", "cluster"),
         ("ok", "rights"),
         ("ok", "nodes"),
@@ -86,7 +86,7 @@ def test_a_cluster_that_is_too_old_is_told_before_its_job_is_refused(
 ) -> None:
     kubectl.answers["get --raw /version"] = {"gitVersion": version}
     first = kubectl.checks()[0]
-    assert (first.subject, first.level) == ("cluster", level or "ok")
+    assert (first.key, first.level) == ("cluster", level or "ok")
     assert level != "problem" or first.text == "kind-kind has Kubernetes v1.30.9; needs 1.31 or newer"
 
 
@@ -112,29 +112,13 @@ def test_nodes_that_cannot_run_the_image_are_told(kubectl: Kubectl) -> None:
     kubectl.answers["get nodes"] = {"items": []}
     assert "an autoscaler" in kubectl.refused("warning").text
     kubectl.answers["get nodes"] = None
-    assert kubectl.refused("unchecked").subject == "nodes"
+    assert kubectl.refused("unchecked").key == "nodes"
 
 
 def test_accelerators_that_no_node_offers_are_told(kubectl: Kubectl) -> None:
     assert {item.level for item in kubectl.checks(workers={"gpus": 4, "processes": 4})} == {"ok"}
     finding = kubectl.refused("warning", workers={"gpus": 8, "processes": 8})
     assert "workers.gpus is 8, and no node offers more than 4" in finding.text, "arm64 has 8, of no use"
-
-
-def test_the_oldest_driver_of_the_nodes_is_told_with_its_node(kubectl: Kubectl) -> None:
-    full, major = "driver-version.full", "driver.major"
-    nodes = [
-        node("amd64", 8, "new", **{full: "580.95.05", major: "580"}),
-        node("amd64", 8, "old", **{full: "570.9.1"}),
-        node("amd64", 8, "oldest", **{major: "535"}),
-    ]
-    kubectl.answers["get nodes"] = {"items": nodes}
-    finding = kubectl.refused("problem", workers={"gpus": 8, "processes": 8})
-    assert (finding.subject, "oldest" in finding.fix) == ("accelerators' driver", True)
-    assert finding.text.startswith("node oldest has 535; torch in the image, for CUDA 13.")
-    assert {item.level for item in kubectl.checks()} == {"ok"}, "a stack without accelerators"
-    kubectl.answers["get nodes"] = {"items": nodes[:1]}
-    assert "node new has 580.95.05" in str(kubectl.checks(workers={"gpus": 8, "processes": 8}))
 
 
 def test_the_class_of_the_shared_volume_has_to_be_there(kubectl: Kubectl) -> None:
@@ -168,5 +152,5 @@ def test_a_rendezvous_that_every_pod_reaches_is_warned_of(
 ) -> None:
     kubectl.answers["get --raw /version"] = {"gitVersion": version}
     kubectl.answers["get daemonsets"] = None if names is None else "\n".join(f"daemonset.apps/{name}" for name in names)
-    found = [item for item in kubectl.checks(**sections) if item.subject == "rendezvous"]
+    found = [item for item in kubectl.checks(**sections) if item.key == "rendezvous"]
     assert [item.level for item in found] == ["warning"] * warned

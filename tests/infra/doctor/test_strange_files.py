@@ -55,7 +55,7 @@ def test_a_kubeconfig_that_is_none_is_one_line_that_names_it(content: bytes, tmp
     file.write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         find_context("mine", str(file), "local")
-    (line,) = caught.value.problems
+    (line,) = caught.value.lines
     assert line.startswith("cluster.kubeconfig: ")
     assert str(file) in line
     assert "\n" not in line

@@ -1,5 +1,4 @@
-"""The commands of docs/aws.md for the time after a destroy, and the doctor, find a living stack and find nothing in an
-empty account."""
+"""The commands of docs/aws.md for the time after a destroy find a living stack, and nothing in an empty account."""
 
 from __future__ import annotations
 
@@ -7,15 +6,11 @@ import re
 import shlex
 from typing import Any
 
-import boto3
 import jmespath
 import pytest
 
-from infra.doctor.finding import Finding
-from infra.eks.doctor.aws_client import Amazon, NoAnswer
-from infra.eks.doctor.leftovers import checks, rows
-from infra.parse import parse
-from infra.stackfiles import ROOT, marks, stack_file_values
+from infra.eks.proof import searches
+from infra.stackfiles import ROOT, marks
 from tests.infra.recorded import recorded
 from tests.infra.standin import built
 from tests.infra.standin.built import Built
@@ -95,53 +90,6 @@ def test_an_empty_account_has_nothing(endpoint: str, command: str) -> None:
 
 def test_the_runbook_searches_roles_and_logs_as_the_proof_does() -> None:
     """By exact name: those of a stack aws-g4dn-2 are not to be deleted."""
-    lists = {row["kind"]: row for row in rows("lists", NAME=f"trainyard-{STACK}", STACK=STACK)}
+    lists = {row["kind"]: row for row in searches(f"trainyard-{STACK}", STACK)}
     assert COMMANDS["list-roles"][-1] == lists["role"]["found"]
     assert lists["log group"]["arguments"]["logGroupNamePrefix"] in COMMANDS["describe-log-groups"]
-
-
-class _Clients(dict[tuple[str, str], Any]):
-    """The clients of one emulated account, for every service and region."""
-
-    def __init__(self, account: Account) -> None:
-        super().__init__()
-        self.account = account
-
-    def __contains__(self, key: object) -> bool:
-        return True
-
-    def __getitem__(self, key: tuple[str, str]) -> Any:
-        return self.account.client(key[0])
-
-
-def leftovers(account: Account) -> list[Finding]:
-    amazon = Amazon(boto3.Session(), REGION, _clients=_Clients(account))
-    return list(checks(amazon, parse(stack_file_values(STACK), STACK), STACK))
-
-
-def test_the_doctor_knows_its_own_stack(tagged: Built) -> None:
-    assert [item.text for item in leftovers(tagged.account)] == [
-        f"stack {STACK} is up: its cluster and the rest are its own"
-    ]
-
-
-def test_the_doctor_finds_what_stays_when_only_the_cluster_goes(tagged: Built, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if somebody had deleted the cluster by hand."""
-    ask = Amazon.ask
-
-    def without_cluster(self: Amazon, service: str, operation: str, **given: Any) -> dict[str, Any]:
-        if operation == "describe_cluster":
-            raise NoAnswer("gone", "ResourceNotFoundException")
-        return ask(self, service, operation, **given)
-
-    monkeypatch.setattr(Amazon, "ask", without_cluster)
-    found = leftovers(tagged.account)
-    assert {item.subject for item in found} == {
-        "log group",
-        "repository",
-        "role",
-        "launch template",
-        "key",
-        "leftovers",
-        "file system",
-    }

@@ -1,4 +1,4 @@
-"""What must exist before a resource is created on AWS, by infra/eks/needs.yaml and order.yaml.
+"""What must exist before a resource is created on AWS, by infra/eks/features.yaml and order.yaml.
 
 AWS refuses some resources that come too early, and accepts others: minutes later, their nodes have not joined, or no
 pod starts on them. moto does neither, and simulates no policies. So this module reads the policy statements: an `Allow`
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import jmespath
 
-from infra.needs import features_of, load
+from infra.facts import load
+from infra.features import features_of
 from infra.stackfiles import ROOT
 
 from .account import Inputs

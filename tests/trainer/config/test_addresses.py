@@ -140,7 +140,7 @@ def test_the_grant_to_read_a_bucket_follows_from_every_spelling(given: str) -> N
 def test_what_one_reader_refuses_the_others_refuse_in_the_same_words(given: str, said: str) -> None:
     with pytest.raises(ConfigError) as by_preview:
         previewed(given)
-    (line,) = by_preview.value.problems
+    (line,) = by_preview.value.lines
     assert line.startswith("dataset.input.0: ")
     with pytest.raises(UserError) as by_job:
         find([given])
@@ -169,7 +169,7 @@ def test_what_one_reader_refuses_the_others_refuse_in_the_same_words(given: str,
 def test_what_no_pod_can_read_is_refused_at_preview(given: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         previewed("sample", given)
-    (line,) = caught.value.problems
+    (line,) = caught.value.lines
     assert line.startswith("dataset.input.1: ")
     assert said in line
 
@@ -184,7 +184,7 @@ def test_questions_have_the_same_reader() -> None:
             },
             "test",
         )
-    assert [line.partition(":")[0] for line in caught.value.problems] == ["training.questionAnswering.validation"]
+    assert [line.partition(":")[0] for line in caught.value.lines] == ["training.questionAnswering.validation"]
 
 
 @pytest.fixture

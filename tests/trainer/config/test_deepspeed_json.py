@@ -296,4 +296,4 @@ def test_a_file_on_the_volume_says_what_the_stack_leaves_open(tmp_path: Path) ->
 def test_a_stacks_preview_refuses_what_pods_would(of_stack: Any, document: Any, optimizer: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as error:
         of_stack(document, **optimizer)
-    assert len(error.value.problems) == 1
+    assert len(error.value.lines) == 1

@@ -1,4 +1,4 @@
-"""The graphs of all AWS stacks and their variants, checked against what features need (infra/eks/needs.yaml)."""
+"""The graphs of all AWS stacks and their variants, checked against what features need (infra/eks/features.yaml)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from infra.eks.keys import EksConfig
-from infra.needs import features, features_of
+from infra.features import features, features_of
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recorded, Recording, record
 from tests.infra.recorded import recorded, sections_to_vary, variants
@@ -26,7 +26,7 @@ MORE: list[dict[str, Any]] = [
     {"storage": {"disk": "fs-0123456789abcdef0"}},
     {"image": {"builder": "prebuilt", "ref": "ghcr.io/you/trainer@sha256:" + "a" * 64}},
 ]
-#: Kind -> (user of its role in needs.yaml, input that names the role); end of a role's name -> its user.
+#: Kind -> (user of its role in features.yaml, input that names the role); end of a role's name -> its user.
 ACTS_BY = {"Cluster": ("cluster", "roleArn"), "NodeGroup": ("nodes", "nodeRoleArn")}
 USERS = {"network": "network", "efs-driver": "driver", "efs-node": "mounts", "autoscaler": "autoscaler"}
 

@@ -1,21 +1,21 @@
-"""What a feature needs of its cloud before it works: infra/gke/needs.yaml and infra/eks/needs.yaml, by a schema.
+"""What a feature needs of its cloud before it works: infra/gke/features.yaml and infra/eks/features.yaml, by a schema.
 
 The program enables and grants from these tables, the doctor checks from them, the stand-in clouds of the tests refuse a
-resource whose needs are not met, and tests/infra/test_needs.py checks every stack's graph against them.
+resource whose needs are not met, and tests/infra/test_features_gke.py checks every stack's graph against them.
 """
 
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict
+
+from infra.facts import load
 
 
 class _Fact(BaseModel):
@@ -65,18 +65,8 @@ class Feature(_Fact):
 @cache
 def features(cloud: str) -> dict[str, Feature]:
     """Every feature of a cloud by its name, in the order of the file."""
-    content = load(Path(__file__).parent / cloud / "needs.yaml")
+    content = load(Path(__file__).parent / cloud / "features.yaml")
     return {name: Feature.model_validate(entry) for name, entry in content.items()}
-
-
-def load(path: Path) -> dict[str, Any]:
-    """Read a data file. The C parser takes a tenth of the other's time, and every preview reads these files."""
-    return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-
-
-def numbers(version: str) -> list[int]:
-    """The numbers of a version such as 1.33.5-gke.1080000 or 1.36.0-20261101, to compare it with others."""
-    return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def features_of(cloud: str, type_: str, inputs: Mapping[str, Any]) -> dict[str, Feature]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from infra.features import Trace, features, features_of
 from infra.gke.services import apis, used
-from infra.needs import Trace, features, features_of
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recording, record
 from tests.infra.recorded import recorded, sections_to_vary, variants

@@ -12,14 +12,14 @@ import pulumi
 import pytest
 
 from infra.config import ConfigError, StackConfig
-from infra.gke import offered
+from infra.gke import availability
 from infra.gke.doctor.google_client import SERVICES
 from infra.parse import parse
 from review.recording import record
 from tests.infra.recorded import changed
 
 #: Before the fixture replaces it.
-ENGINE_RUNS = offered._engine_runs
+ENGINE_RUNS = availability._engine_runs
 PATH = "/projects/your-project/zones/us-central1-d/machineTypes/a2-highgpu-8g"
 
 
@@ -48,9 +48,9 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     monkeypatch.setitem(SERVICES, "compute", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setattr(offered, "_engine_runs", lambda: True)
+    monkeypatch.setattr(availability, "_engine_runs", lambda: True)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setenv(offered.TOKEN, "token")
+    monkeypatch.setenv(availability.TOKEN, "token")
     yield made
     server.shutdown()
     server.server_close()
@@ -63,7 +63,7 @@ def config(zone: str) -> StackConfig:
 def problems(zone: str) -> list[str]:
     stack = config(zone)
     assert stack.nodes
-    return offered.problems(stack)
+    return availability.problems(stack)
 
 
 def test_a_zone_that_is_newer_than_the_table_is_taken(google: Google) -> None:
@@ -95,16 +95,16 @@ def test_where_google_cannot_be_reached_the_table_says(google: Google, monkeypat
 def test_credentials_that_are_no_credentials_are_none(
     google: Google, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv(offered.TOKEN)
+    monkeypatch.delenv(availability.TOKEN)
     (tmp_path / "application_default_credentials.json").write_text("{}")
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    assert offered.has_credentials()
+    assert availability.has_credentials()
     assert problems("us-central1-a") == []
     assert google.asked == []
 
 
 def test_a_recording_asks_nobody(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offered, "_engine_runs", ENGINE_RUNS)
+    monkeypatch.setattr(availability, "_engine_runs", ENGINE_RUNS)
     assert record("gcp-a100").resources
     assert google.asked == []
     with pytest.raises(pulumi.RunError, match=r"gke\.zone: a2-highgpu-8g is not offered in us-central1-d \(as of"):
