@@ -11,6 +11,7 @@ from infra.config import StackConfig
 from infra.facts import load
 from trainer.config import memory
 from trainer.config.speed import flops_per_token, peak_of
+from trainer.config.vocabulary import GPT2, words_to_train
 
 Range = tuple[float, float]
 
@@ -40,7 +41,7 @@ def flops_per_second(config: StackConfig) -> Range | None:
 def tokens_per_second(config: StackConfig) -> Range | None:
     """Tokens that all workers learn from in a second; None where the model's size or the machine is not known."""
     tokenizer = config.dataset.tokenizer
-    shape = memory.shape_of(config.training, memory.words_to_train(tokenizer) or memory.VOCABULARY)
+    shape = memory.shape_of(config.training, words_to_train(tokenizer) or GPT2)
     there = flops_per_second(config)
     if shape is None or there is None:
         return None

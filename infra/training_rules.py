@@ -14,7 +14,8 @@ from infra.config import Rule, StackConfig, breaks
 from infra.sections import DATA, PRIVATE, within
 from trainer.config import memory, rules
 from trainer.config.addresses import on_volume
-from trainer.config.schema import Config, resolved
+from trainer.config.schema import Config, allowed, resolved
+from trainer.config.vocabulary import GPT2, TRAINABLE, words_to_train
 from trainer.plain import counted
 
 #: Settings of the trainer that a stack refuses -> the key from which it derives them.
@@ -220,9 +221,9 @@ def _text(config: StackConfig) -> Iterator[str]:
 )
 def _tokenizer(config: StackConfig) -> Iterator[str]:
     tokenizer, training = config.dataset.tokenizer, config.training
-    words, learned = memory.words_to_train(tokenizer), training.model.name or training.distillation.teacher
+    words, learned = words_to_train(tokenizer), training.model.name or training.distillation.teacher
     if words == 0:
-        yield f"dataset.tokenizer: {tokenizer}; {memory.TRAINABLE}"
+        yield f"dataset.tokenizer: {tokenizer}; {TRAINABLE}"
     elif words and learned:
         yield f"dataset.tokenizer: {tokenizer} makes words that {learned} has not learned; leave it out"
 
@@ -235,7 +236,7 @@ _SURE = 0.85
 def shape_of(config: StackConfig) -> memory.Shape | None:
     """The shape of the trained model; None if it is unknown."""
     tokenizer = config.dataset.tokenizer
-    words = memory.VOCABULARY if tokenizer in ("", "gpt2") else memory.words_to_train(tokenizer) or 0
+    words = GPT2 if tokenizer in ("", "gpt2") else words_to_train(tokenizer) or 0
     return memory.shape_of(config.training, words)
 
 
@@ -266,7 +267,7 @@ def _memory(config: StackConfig) -> Iterator[str]:
     most = there or workers.memory_gib
     where = f"{machine.accelerator} has {there:g}" if machine and there else f"workers.memoryGib is {most:g}"
     model = training.model.size or training.model.name or training.model.config
-    estimate = " by the size in its name" if memory.is_estimate(training) else ""
+    estimate = " by the size in its name" if shape.estimated else ""
     if _SURE * gib(training) > most:
         kinds = {f"engine.name: fsdp on {world} workers": {"engine.name": "fsdp"}} if world > 1 else {}
         if training.model.name:
@@ -276,7 +277,7 @@ def _memory(config: StackConfig) -> Iterator[str]:
         fitting: list[str] = []
         for kind, change in {**kinds, "": {}}.items():
             for addition, further in more.items():
-                chosen = memory.allowed(training, {**change, **further})
+                chosen = allowed(training, {**change, **further})
                 if chosen and gib(chosen) < most:
                     way = " with ".join(filter(None, (kind, addition)))
                     fitting.append(f"{way} ({gib(chosen):.1f} GiB)")

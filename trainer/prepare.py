@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from trainer.config.memory import TRAINABLE, words_to_train
 from trainer.config.paths import folder, place
+from trainer.config.vocabulary import TRAINABLE, words_to_train
 from trainer.data import conversations
 from trainer.data.batches import CONVERSATIONS, INDEX, VERSION, open_dataset
 from trainer.data.documents import DOCUMENTS, PIECE_BYTES, plan

@@ -15,10 +15,9 @@ import torch.distributed as dist
 
 from tests.gpu import small
 from trainer.checkpoint.format import Snapshot, load_optimizer, load_weights, newest_checkpoint, write_checkpoint
-from trainer.config.memory import of_preset
+from trainer.config.memory import needed, of_preset
 from trainer.config.schema import Config
 from trainer.models import networks
-from trainer.models.capacity import estimate
 from trainer.models.gpt2 import LanguageModel
 from trainer.parallel.world import World
 from trainer.train import feed
@@ -173,7 +172,7 @@ def test_a_step_needs_no_more_memory_than_was_estimated(on_cuda: torch.device, w
         engine.step(1e-4, number + 1)
     torch.cuda.synchronize()
     most = torch.cuda.max_memory_allocated() - before
-    expected = estimate(of_preset("small"), Config(), tokens)
+    expected = needed(of_preset("small"), Config(), "bf16", 1, windows=windows)
     assert 0.5 * expected < most < expected
 
 

@@ -88,6 +88,12 @@ def changed(config: Config, changes: Mapping[str, Any]) -> Config:
     return Config.model_validate(merge(config.model_dump(), nested(changes)))
 
 
+def allowed(config: Config, changes: Mapping[str, Any]) -> Config | None:
+    """The configuration with other values under some dotted keys; None if a rule forbids it or nothing changes."""
+    before, chosen = set(rules.broken(config, str)), changed(config, changes)
+    return chosen if set(rules.broken(chosen, str)) <= before and chosen != config else None
+
+
 def with_steps(config: Config, epochs_a_step: float) -> Config:
     """The configuration with steps in place of epochs, once it is known how much of the data a step takes.
 

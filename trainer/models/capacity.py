@@ -1,4 +1,4 @@
-"""Choose the micro-batch by model and memory if none is given; trainer/config/memory.py has the formula."""
+"""The micro-batch if none is given, and models that nothing can hold; trainer/config/memory.py has the formula."""
 
 import copy
 import os
@@ -14,43 +14,31 @@ from trainer.errors import UserError, one_line
 UNIT = 8
 """Windows in a pass if nothing better is known: for other tasks, and on CPUs where they fit. The unit of
 evaluation.batches."""
-MOST_TOKENS = 32_768
-"""Tokens in a pass at most; more is no faster: 32 windows of 1024 fill any accelerator, and 64 fill only its memory."""
 PARTS, MOST_PARTS = re.compile(r"layer|expert|block|depth"), 2000
 """Settings that count modules of a model, which are built one by one even without memory; the deepest published models
 have 126 layers (Llama 3.1 405B), the widest 512 experts (Qwen3-Next)."""
-USABLE, RESERVED = 0.9, 1e9
-"""The usable part of the device's memory (fragmentation takes the rest), and the bytes that CUDA and NCCL take."""
 
 
-def estimate(shape: memory.Shape, config: Config, tokens: int, accelerator: bool = True, workers: int = 0) -> float:
-    """Bytes at most for a pass of `tokens`: forward, backward and the optimizer's update. workers: 0 for this run's."""
-    best = "bf16" if accelerator else "fp32"  # where a processor computes in bf16, it needs less
-    precision = best if config.precision == "auto" else config.precision
-    passed = memory.pass_bytes(shape, config, precision, tokens, accelerator)
-    return memory.state_bytes(shape, config, precision, workers or int(os.environ.get("WORLD_SIZE", "1"))) + passed
+def micro_batch(config: Config, most: int | None = None, model: Any = None, there: float | None = None) -> int:
+    """Windows in one pass of one worker: micro_batch, or a power of two that divides the step; at most `most`.
 
-
-def micro_batch(config: Config, model: Any = None, memory_bytes: float | None = None) -> int:
-    """Windows in one pass of one worker: micro_batch, or a power of two that divides the step.
-
-    model: the transformers configuration of a decoder that is trained alone, without a teacher. memory_bytes: the
-    accelerator's memory; default: that of this device, or on a CPU the container's limit.
+    model: the transformers configuration of a decoder that is trained alone, without a teacher. there: the bytes of
+    the accelerator's memory; default: that of this device, or on a CPU the container's limit.
     """
+    samples, workers = config.windows_per_step, int(os.environ.get("WORLD_SIZE", "1"))
     if config.micro_batch:
-        return config.micro_batch
-    samples = config.windows_per_step
-    accelerator = memory_bytes is not None or torch.cuda.is_available()
-    if memory_bytes is None:
-        memory_bytes = device_memory() if accelerator else memory.limit()
+        return min(config.micro_batch, most or config.micro_batch)
+    accelerator = there is not None or torch.cuda.is_available()
+    if there is None:
+        there = device_memory() if accelerator else memory.limit()
     shape = memory.of_document(model.to_dict()) if model is not None else None
-    most = UNIT
-    if memory_bytes is not None and shape is not None:
-        fits = fitting(shape, config, memory_bytes, accelerator)
-        most = fits if accelerator else min(UNIT, fits)
+    fits = UNIT
+    if there is not None and shape is not None:
+        fits = memory.fitting(shape, config, there, workers, accelerator)
+        fits = fits if accelerator else min(UNIT, fits)
     # A pass larger than a worker's share would leave others without work.
-    most = min(most, max(1, samples // int(os.environ.get("WORLD_SIZE", "1"))))
-    return max(2**power for power in range(most.bit_length()) if samples % 2**power == 0)
+    fits = min(fits, most or fits, max(1, samples // workers))
+    return max(2**power for power in range(fits.bit_length()) if samples % 2**power == 0)
 
 
 def require_room(key: str, what: str, numbers: int, width: int = 4) -> None:
@@ -93,17 +81,3 @@ def parameters(key: str, name: str, config: Any) -> int:
 def device_memory() -> float:
     """Bytes of this worker's accelerator."""
     return float(torch.cuda.get_device_properties(int(os.environ.get("LOCAL_RANK", "0"))).total_memory)
-
-
-def fitting(
-    shape: memory.Shape, config: Config, memory_bytes: float, accelerator: bool = True, workers: int = 0
-) -> int:
-    """The most windows, in powers of two, whose pass fits; 1 if none does: the pass then reports out of memory."""
-    size, usable, length = 1, USABLE * memory_bytes - RESERVED, config.sequence_length
-
-    def fits(tokens: int) -> bool:
-        return tokens <= MOST_TOKENS and estimate(shape, config, tokens, accelerator, workers) <= usable
-
-    while fits(2 * size * length):
-        size *= 2
-    return size

@@ -33,12 +33,12 @@ COMPARED = 8
 """Validation windows on which student and teacher are compared at the end."""
 
 
-def build(config: Config) -> Work:
+def build(config: Config, most: int | None = None) -> Work:
     """Pre-training's Work with the module Distillation. Raises UserError if the teacher is missing or does not fit."""
     settings = config.distillation
     dataset = open_dataset(config.data.directory, config.data.verify)
     teacher = load_teacher(config, dataset)
-    work = pretrain.build(config)
+    work = pretrain.build(config, most)
     student = plain_gpt2("model.name", config.model.name, work.net, work.net.config.vocab_size)
     plain_gpt2("distillation.teacher", settings.teacher, teacher, student.config.vocab_size)
     begun = list_checkpoints(Path(config.run.directory))

@@ -20,7 +20,7 @@ SHOWN = 2000
 """Characters that the sample shows of a long conversation (its end) and of a long expected answer (its start)."""
 
 
-def build(config: Config) -> Work:
+def build(config: Config, most: int | None = None) -> Work:
     """Raises UserError when the data is missing or does not fit the settings."""
     dataset = open_dataset(config.data.directory, config.data.verify, conversations=True)
     tokenizer = dataset.directory / "tokenizer.json"
@@ -31,7 +31,7 @@ def build(config: Config) -> Work:
     if os.environ.get("RANK", "0") == "0":
         packing.tell(train, "train")
         packing.tell(held_out, "validation")
-    model = pretrain.build_model(config, dataset, packed=True)
+    model = pretrain.build_model(config, dataset, most, packed=True)
     stop_after_answers(model.net, train, tokenizer)
     windows, tokens = config.windows_per_step, config.evaluation.sample_tokens
     batches = PackedBatches(train, model.micro_batch, windows, config.run.seed)

@@ -45,15 +45,18 @@ class Model:
     check: Callable[[torch.dtype], None]
 
 
-def build_model(config: Config, dataset: Dataset, packed: bool = False) -> Model:
-    """packed: several texts share a row. Raises UserError when the model does not fit the data or the settings."""
+def build_model(config: Config, dataset: Dataset, most: int | None = None, packed: bool = False) -> Model:
+    """most: the largest micro-batch. packed: several texts share a row.
+
+    Raises UserError when the model does not fit the data or the settings.
+    """
     tokenizer = dataset.directory / "tokenizer.json"
     net = network(config, dataset, tokenizer)
     adapter = adapters.Adapter(net, config) if config.adapter.kind != "none" else None
     key = "model.config" if config.model.config else "model.name"
     module = networks.module(net, config.model.checkpointing, packed, config.engine.name == "fsdp", key)
     known = config.task in ("language_model", "finetune")  # and no teacher beside it
-    size = capacity.micro_batch(config, net.config.get_text_config() if known else None)
+    size = capacity.micro_batch(config, most, net.config.get_text_config() if known else None)
 
     def save_model(weights: Weights, folder: Path) -> None:
         if adapter:
@@ -81,11 +84,11 @@ def beginning(text: Tokens, encoding: "Tokenizer") -> str:
     return encoding.decode(text.read(0, min(PROMPT_TOKENS, len(text))).tolist()).strip()
 
 
-def build(config: Config) -> Work:
+def build(config: Config, most: int | None = None) -> Work:
     """Raises UserError when the data is missing or does not fit the settings."""
     dataset = open_dataset(config.data.directory, config.data.verify)
     tokenizer = dataset.directory / "tokenizer.json"
-    model = build_model(config, dataset)
+    model = build_model(config, dataset, most)
     net, module, size = model.net, model.module, model.micro_batch
     evaluation = config.evaluation
 

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from trainer import log
 from trainer.checkpoint.format import list_checkpoints, load_weights
 from trainer.config.schema import Config
+from trainer.config.settings import QuestionAnswering
 from trainer.errors import UserError, advice, one_line
 from trainer.files import write_json
 from trainer.models import capacity, networks, origin
@@ -40,7 +41,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def build(config: Config) -> Work:
+def build(config: Config, most: int | None = None) -> Work:
     """Raises UserError when the model or the questions are missing or unfit."""
     settings = config.question_answering
     tokenizer, net = network(config)
@@ -54,7 +55,7 @@ def build(config: Config) -> Work:
     # A fixed length needs one compiled graph only, and lengths rounded up could exceed the encoder's positions.
     fixed = config.compile == "true" or config.sequence_length % squad_data.ALIGNMENT != 0
     length = config.sequence_length if fixed else None
-    size = capacity.micro_batch(config)
+    size = capacity.micro_batch(config, most)
     per_step = config.windows_per_step // size
     batches = Batches(made, size, per_step, config.run.seed, padding, length)
     windows = per_step * size
@@ -67,7 +68,7 @@ def build(config: Config) -> Work:
         steps_per_epoch=math.ceil(len(made) / windows),
     )
     module = SpanModel(net, kinds=made[0].kinds is not None)
-    validation = Validation(module, asked, kept_features(asked, *shape, folder), config, padding, length)
+    validation = Validation(module, asked, kept_features(asked, *shape, folder), settings, size, padding, length)
 
     def save_model(weights: Weights, folder: Path) -> None:
         networks.save(net, weights, folder)
@@ -180,12 +181,13 @@ class Validation:
         module: SpanModel,
         questions: list[Question],
         made: list[Feature],
-        config: Config,
+        settings: QuestionAnswering,
+        micro_batch: int,
         padding: int,
         length: int | None,
     ) -> None:
         self._module, self._questions, self._features = module, questions, made
-        self._micro_batch, self._settings = capacity.micro_batch(config), config.question_answering
+        self._micro_batch, self._settings = micro_batch, settings
         self._padding, self._length = padding, length
         self._may_be_null = any(not question.answers for question in questions)
         self.answers: dict[str, str] = {}

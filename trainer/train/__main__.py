@@ -8,12 +8,18 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from trainer import log, tasks
 from trainer.config.schema import Config, load, run_directory, with_steps
 from trainer.contract import EXIT_BROKEN, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
 from trainer.errors import BrokenNode, Retry, Stopped, TrainingError, UserError, forbidden
 from trainer.files import write_json
+
+if TYPE_CHECKING:
+    from trainer.parallel.world import World
+    from trainer.tasks.work import Work
 
 
 def main(arguments: list[str]) -> int:
@@ -56,14 +62,24 @@ def train(config: Config, run: Path) -> None:
     require_device(begun=bool(list_checkpoints(run)))
     world = join(config.run.collective_timeout_seconds)
     log.event("round", round=world.round, world_size=world.size, rank=world.rank)
-    # A new node reads the model's gigabytes from cold storage, while other nodes have them cached.
-    work = world.together(lambda: task.build(config))
+    work = build(task, config, run, world)
     known = with_steps(config, part := work.batches.epoch(1))
     if config.epochs and world.first:
         log.event("epochs", epochs=config.epochs, steps=known.steps, steps_per_epoch=round(1 / part, 1))
     with attention.preferred(world.device):
         loop.train(work, known, run, world)
     leave_group()
+
+
+def build(task: "ModuleType", config: Config, run: Path, world: "World") -> "Work":
+    """The work of this worker, with the micro-batch of the worker whose memory allows the least."""
+    from trainer.train import failures
+
+    most = failures.largest(run, config, world.device)
+    # A new node reads the model's gigabytes from cold storage, while other nodes have them cached.
+    work = world.together(lambda: task.build(config, most))
+    sizes = world.gather(work.windows)
+    return work if len(set(sizes)) == 1 else world.together(lambda: task.build(config, min(sizes)))
 
 
 def report_failure(message: str, code: int) -> None:

@@ -1,7 +1,8 @@
 """What an error of torch means for the run: lost peers, too little memory, or something broken.
 
-Lost peers come back, so the launcher makes a new round. Any other error before the first step would occur again, and
-ends the run. Later errors get one more try, because accelerators have passing faults.
+Lost peers come back, so the launcher makes a new round. After a lack of memory the next round takes half the
+micro-batch, in twice as many passes: the step stays the same. Any other error before the first step would occur again,
+and ends the run. Later errors get one more try, because accelerators have passing faults.
 """
 
 import os
@@ -9,14 +10,13 @@ import re
 import sys
 import traceback
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
 from trainer import log
-from trainer.config import memory
-from trainer.config.schema import Config
+from trainer.config.schema import Config, allowed, flat
 from trainer.contract import EXIT_RESTART
 from trainer.errors import Retry, TrainingError, one_line
 from trainer.files import read_record, write_json
@@ -25,6 +25,8 @@ from trainer.tasks.work import Work
 
 FAULT = "fault.json"
 """In the run directory: how many steps were made before the latest fault, and the round that saw it."""
+SMALLER = "micro_batch.json"
+"""In the run directory: the largest micro-batch to try after a lack of memory, and where and with what it was."""
 PEERS = re.compile(
     r"\bgloo\b|\bNCCL\b|ProcessGroup|TCPStore|Connection (closed|reset|refused)|Broken pipe", re.IGNORECASE
 )
@@ -61,7 +63,15 @@ def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: Wor
     if isinstance(error, Retry):
         return error
     if out_of_memory(error):
-        message = too_large(work, config, world)
+        message = f"micro_batch: {work.windows} x {config.sequence_length} tokens do not fit the memory of "
+        message += _described(world.device)
+        if smaller := halved(work):
+            try:
+                write_json(run / SMALLER, {"micro_batch": smaller, "of": _circumstances(config, world.device)})
+                return Retry(f"{message}; going on with micro_batch={smaller}")
+            except OSError:
+                return TrainingError(f"{message}; try micro_batch={smaller} (in a stack training.microBatch)")
+        message += f"; try {', '.join([*less_memory(config, world), 'a smaller model'])}"
     else:
         traceback.print_exception(error)
         message = f"step {step + 1} failed on worker {world.rank}: {type(error).__name__}: {one_line(error, 300)}"
@@ -79,22 +89,35 @@ def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: Wor
     return Retry(f"{message}; trying once more")
 
 
-def too_large(work: Work, config: Config, world: World) -> str:
-    """One line that says which micro-batch to try, or what else takes less memory."""
-    windows, length, device = work.windows, config.sequence_length, _name(world.device)
-    smaller = [size for size in range(1, windows // 2 + 1) if work.samples_per_step % size == 0]
-    if not smaller:
-        ways = {"model.checkpointing=true": {"model.checkpointing": True}}
-        ways |= {"engine.name=fsdp": {"engine.name": "fsdp"}} if world.size > 1 else {}
-        ways |= {"adapter.kind=lora": {"adapter.kind": "lora", "engine.name": "ddp"}} if config.model.name else {}
-        helpful = ", ".join(way for way, change in ways.items() if memory.allowed(config, change))
-        what = f"one window of {length} tokens does not fit the memory of {device}"
-        return f"micro_batch: {what}; try {helpful or 'a lower sequence_length'}, or a smaller model"
-    what = f"{windows} windows of {length} tokens do not fit the memory of {device}"
-    return f"micro_batch: {what}; try micro_batch={smaller[-1]} (in a stack training.microBatch)"
+def halved(work: Work) -> int | None:
+    """The micro-batch to try after a lack of memory: at most half as large, and a divisor of the step; None for 1."""
+    return next((size for size in range(work.windows // 2, 0, -1) if work.samples_per_step % size == 0), None)
 
 
-def _name(device: torch.device) -> str:
+def largest(run: Path, config: Config, device: torch.device) -> int | None:
+    """The largest micro-batch that this worker may try; None if none was too large here, with these settings."""
+    found = read_record(run / SMALLER)
+    size = found.get("micro_batch")
+    here = found.get("of") == _circumstances(config, device)
+    return size if here and isinstance(size, int) and size > 0 else None
+
+
+def _circumstances(config: Config, device: torch.device) -> dict[str, Any]:
+    """What decides how much memory a micro-batch takes, and how much there is."""
+    settings = flat(config)
+    keys = ("micro_batch", "sequence_length", "precision", "compile", "engine.name", "model.checkpointing")
+    return {"device": _described(device), **{key: settings[key] for key in keys}}
+
+
+def less_memory(config: Config, world: World) -> list[str]:
+    """The settings that the rules allow and with which one window takes less memory."""
+    ways = {"model.checkpointing=true": {"model.checkpointing": True}}
+    ways |= {"engine.name=fsdp": {"engine.name": "fsdp"}} if world.size > 1 else {}
+    ways |= {"adapter.kind=lora": {"adapter.kind": "lora", "engine.name": "ddp"}} if config.model.name else {}
+    return [way for way, change in ways.items() if allowed(config, change)] or ["a lower sequence_length"]
+
+
+def _described(device: torch.device) -> str:
     if device.type != "cuda":
         return "this machine"
     found = torch.cuda.get_device_properties(device)

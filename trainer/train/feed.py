@@ -7,9 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from trainer.data.batches import share
-from trainer.errors import UserError
 from trainer.parallel.world import World
-from trainer.tasks.work import Batches, Work
+from trainer.tasks.work import Batches
 
 AHEAD = 2
 """Micro-batches read before they are needed."""
@@ -74,13 +73,3 @@ def rounds(per_step: int, world: World) -> int:
 def draw_seed(seed: int, step: int, number: int) -> int:
     """The random seed of one micro-batch of one step (63 bits)."""
     return ((seed * 1_000_003 + step) * 1_000_003 + number) % 2**63
-
-
-def agree_on_micro_batch(work: Work, world: World) -> None:
-    """Raise UserError on all workers if their memories differ so much that they chose different micro-batches."""
-    sizes = world.gather(work.windows)
-    if len(set(sizes)) > 1:
-        raise UserError(
-            f"micro_batch: the workers' memories allow different sizes ({', '.join(map(str, sizes))} windows); "
-            f"set micro_batch={min(sizes)}"
-        )

@@ -34,7 +34,7 @@ from trainer.parallel.engine import Engine, Outcome
 from trainer.parallel.world import World
 from trainer.tasks.work import Interrupted, Work
 from trainer.train import compiled, failures, precision, resume
-from trainer.train.feed import Batch, Feed, agree_on_micro_batch, draw_seed, rounds
+from trainer.train.feed import Batch, Feed, draw_seed, rounds
 from trainer.train.metrics import Reporter, StepFigures, Stopwatch
 from trainer.train.profiler import Profiler
 from trainer.train.progress import Progress, Schedule, check_first_loss, check_weights
@@ -76,7 +76,6 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
             log.event("exchange", **nccl.described(dist.group.WORLD, world.device))
     if world.device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 where fp32 is asked for and the accelerator has it
-    agree_on_micro_batch(work, world)
     reporter = Reporter(run, config, world, world.gather(record.introduce(world.rank)))
     found: Checkpoint | None = None
     loop: Loop | None = None

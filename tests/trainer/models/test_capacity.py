@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHea
 
 from tests.trainer import toy
 from trainer.config import schema as config
-from trainer.config.memory import kept_by_layer, limit, of_document, of_preset, of_size, pass_bytes, saved, state_bytes
+from trainer.config.memory import limit, of_document, of_preset, of_size, pass_bytes, saved, state_bytes
 from trainer.config.presets import PRESETS
 from trainer.data.batches import Tokens
 from trainer.errors import UserError
@@ -22,7 +22,7 @@ from trainer.models.causal import CausalModel
 from trainer.models.gpt2 import LanguageModel
 from trainer.parallel import communication
 from trainer.tasks import pretrain
-from trainer.train import feed
+from trainer.train import __main__ as train
 
 GIB = 2**30
 NEEDED = ["data.directory=/d", "run.directory=/r"]
@@ -45,37 +45,29 @@ def kept(module: torch.nn.Module, length: int) -> int:
     return sum(size for place, size in found.items() if place not in weights | copies)
 
 
-@pytest.fixture(autouse=True)
-def attention_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use torch's attention, as on an accelerator: ours keeps other tensors."""
+@pytest.mark.parametrize("kind", ["ours", "gpt2", "llama", "gemma"])
+def test_the_estimate_counts_parameters_and_what_autograd_keeps_of_each_token(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured by what two more layers keep, with torch's attention, as on an accelerator: ours keeps other tensors."""
     monkeypatch.setattr(attention, "TILES", True)
-
-
-def test_the_estimate_counts_what_autograd_keeps_of_each_token() -> None:
-    module = LanguageModel(networks.build("micro", 512, 0, seed=1))
-    shape = of_preset("micro", 512)
-    counted = (kept(module, 128) - kept(module, 64)) / 128
-    assert counted == pytest.approx(shape.layers * kept_by_layer(shape, config.Config(), "bf16"), rel=0.03)
-
-
-@pytest.mark.parametrize(("kind", "heads"), [("llama", 2), ("gemma", 4), ("gpt_neox", 4), ("gpt2", 4)])
-def test_it_counts_the_layers_and_parameters_of_others_than_our_gpt2(kind: str, heads: int) -> None:
-    """Measured by what two more layers keep; GPT-2 is transformers' own here, as under fsdp."""
     size = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 224, "vocab_size": 512}
-    size |= {"num_key_value_heads": heads} if kind in ("llama", "gemma") else {}
-    size |= {"n_inner": 224, "n_positions": 128} if kind == "gpt2" else {}
-    size |= {"head_dim": 16} if kind == "gemma" else {}
-    found, chosen = [], config.Config.model_validate({"engine": {"name": "fsdp"}})
+    size |= {"num_key_value_heads": 2, "head_dim": 16} if kind in ("llama", "gemma") else {"n_inner": 224}
+    found = []
     for layers in (1, 3):
-        made = AutoConfig.for_model(kind, **size, num_hidden_layers=layers, bos_token_id=0, eos_token_id=0)
+        made = AutoConfig.for_model(
+            kind.replace("ours", "gpt2"), **size, num_hidden_layers=layers, bos_token_id=0, eos_token_id=0
+        )
         networks._drop_nothing(made)
-        net = AutoModelForCausalLM.from_config(made, attn_implementation="sdpa")
-        module = CausalModel(net)
+        net: Any = AutoModelForCausalLM.from_config(made, attn_implementation="sdpa")
+        module = LanguageModel(net) if kind == "ours" else CausalModel(net)
         found.append((kept(module, 128) - kept(module, 64)) / 128)
         shape = of_document(made.to_dict())
         assert shape is not None
         assert shape.parameters == pytest.approx(sum(value.numel() for value in net.parameters()), rel=0.02)
-    assert (found[1] - found[0]) / 2 == pytest.approx(kept_by_layer(shape, chosen, "bf16", False), rel=0.05)
+    # transformers' GELU keeps six more of the MLP's width, but for the compiler.
+    gelu = 6 * 224 if kind == "gpt2" else 0
+    assert (found[1] - found[0]) / 2 - gelu == pytest.approx(shape.kept, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -109,20 +101,12 @@ def test_what_is_divided_frozen_or_computed_twice_takes_less() -> None:
     assert state_bytes(xl, divided, "bf16", 1) == state_bytes(xl, plain, "bf16", 1), "alone it gathers nothing"
     assert state_bytes(xl, divided, "bf16", 8) < state_bytes(xl, plain, "bf16", 8) / 3
     assert 2 * xl.parameters < state_bytes(xl, adapted, "bf16", 1) < 2.5 * xl.parameters
-    eager, ours = with_("engine.name=fsdp", "compile=false"), kept_by_layer(xl, plain, "bf16")
-    kinds = [kept_by_layer(xl, each, "bf16", gpu) for each, gpu in ((divided, True), (divided, False), (eager, True))]
-    assert kinds == [ours, ours + 6 * 4 * xl.width, ours + 12 * 4 * xl.width], "transformers' GELU, but compiled"
     assert saved(xl, adapted) < saved(xl, plain) / 10
     assert pass_bytes(xl, adapted, "bf16", 1) < pass_bytes(xl, plain, "bf16", 1) / 10, "a frozen head has no gradient"
     twice = with_("model.checkpointing=true")
-    others, inputs = (xl.layers - 1) * kept_by_layer(xl, plain, "bf16"), xl.layers * 4 * xl.width
+    others, inputs = (xl.layers - 1) * xl.kept, xl.layers * 4 * xl.width
     assert pass_bytes(xl, plain, "bf16", 1024) - pass_bytes(xl, twice, "bf16", 1024) == 1024 * (others - inputs)
-    more = [
-        pass_bytes(xl, plain, "fp32", tokens, accelerator) - xl.layers * tokens * kept_by_layer(xl, plain, "fp32")
-        for tokens in (4096, 16_384)
-        for accelerator in (False, True)
-    ]
-    assert more[2] - more[0] < more[3] - more[1], "a processor takes fewer rows of logits at a time"
+    assert pass_bytes(xl, plain, "fp32", 9000, False) < pass_bytes(xl, plain, "fp32", 9000), "logits in parts"
 
 
 @pytest.mark.parametrize(
@@ -131,32 +115,31 @@ def test_what_is_divided_frozen_or_computed_twice_takes_less() -> None:
         ("distil", 14.6, 32),  # T4
         ("small", 14.6, 16),
         ("small", 39.4, 32),  # A100 40 GB
-        ("medium", 39.4, 16),
         ("large", 39.4, 8),
         ("xl", 39.4, 2),
-        ("medium", 139.8, 32),  # H200
-        ("xl", 139.8, 32),
         ("xl", 14.6, 1),
     ],
 )
 def test_the_micro_batch_follows_from_model_and_memory(preset: str, gib: float, windows: int) -> None:
     chosen = config.load([*NEEDED, f"model.preset={preset}"])
-    assert capacity.micro_batch(chosen, shape(preset), gib * GIB) == windows
+    assert capacity.micro_batch(chosen, None, shape(preset), gib * GIB) == windows
 
 
 def test_it_divides_the_step_and_leaves_work_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     step = config.load([*NEEDED, "tokens_per_step=49152", "micro_batch=auto"])  # 48 windows
-    assert capacity.micro_batch(step, shape("small"), 80e9) == 16
+    assert capacity.micro_batch(step, None, shape("small"), 80e9) == 16
     monkeypatch.setenv("WORLD_SIZE", "6")
-    assert capacity.micro_batch(step, shape("small"), 80e9) == 8
+    assert capacity.micro_batch(step, None, shape("small"), 80e9) == 8
     monkeypatch.setenv("WORLD_SIZE", "100")
-    assert capacity.micro_batch(step, shape("small"), 80e9) == 1
+    assert capacity.micro_batch(step, None, shape("small"), 80e9) == 1
 
 
 def test_what_is_given_is_taken_and_a_cpu_takes_eight() -> None:
     given = config.load([*NEEDED, "micro_batch=64"])
-    assert capacity.micro_batch(given, shape("xl"), 14.6 * GIB) == 64
-    assert capacity.micro_batch(config.load(NEEDED), shape("small")) == 8
+    assert capacity.micro_batch(given, None, shape("xl"), 14.6 * GIB) == 64
+    assert capacity.micro_batch(given, 16, shape("xl"), 14.6 * GIB) == 16, "more was too much"
+    assert capacity.micro_batch(config.load(NEEDED), None, shape("small")) == 8
+    assert capacity.micro_batch(config.load(NEEDED), 2, shape("small")) == 2
     with pytest.raises(UserError, match=r"micro_batch: 'many' is not a whole number or auto"):
         config.load([*NEEDED, "micro_batch=many"])
 
@@ -177,7 +160,7 @@ def test_a_size_stands_for_a_llama_that_needs_about_what_the_real_ones_need(
     assert estimate.parameters == pytest.approx(real.parameters, rel=0.02)
     step = config.load([*NEEDED, "engine.name=deepspeed"])
     guessed, counted = (pass_bytes(each, step, "bf16", 8192) for each in (estimate, real))
-    assert 0.9 * counted < guessed < 1.05 * counted, "infra/rules.py refuses from 1.18 times the memory on"
+    assert 0.85 * counted < guessed < 1.05 * counted, "infra/training_rules.py refuses from 1.18 times the memory on"
 
 
 @pytest.mark.parametrize(("limit", "windows"), [(None, 8), (32 * GIB, 8), (8 * GIB, 4), (4 * GIB, 1)])
@@ -185,7 +168,7 @@ def test_a_cpu_takes_what_its_container_may_hold(
     monkeypatch: pytest.MonkeyPatch, limit: int | None, windows: int
 ) -> None:
     monkeypatch.setattr(capacity.memory, "limit", lambda: limit)
-    assert capacity.micro_batch(config.load(NEEDED), shape("small")) == windows
+    assert capacity.micro_batch(config.load(NEEDED), None, shape("small")) == windows
 
 
 def test_a_container_finds_its_limit_in_cgroups_of_both_kinds(tmp_path: Path) -> None:
@@ -211,19 +194,12 @@ def test_the_validation_set_is_of_the_whole_split_and_does_not_depend_on_the_mic
     assert pretrain.spread(100, 4).tolist() == [0, 33, 66, 99], "over the whole split"
 
 
-def differ(world: Any) -> str:
-    work = SimpleNamespace(windows=2 if world.first else 4)
-    try:
-        feed.agree_on_micro_batch(work, world)  # pyrefly: ignore[bad-argument-type]
-    except UserError as error:
-        return str(error)
-    return ""
-
-
-def test_workers_whose_memories_differ_are_told_what_to_give(tmp_path: Path) -> None:
-    said = toy.drive(2, differ, folder=tmp_path)
-    assert said[0] == said[1]
-    assert "the workers' memories allow different sizes (2, 4 windows); set micro_batch=2" in said[0]
+def test_workers_whose_memories_differ_take_what_the_smallest_allows(tmp_path: Path) -> None:
+    world: Any = SimpleNamespace(
+        device=torch.device("cpu"), together=lambda task: task(), gather=lambda windows: [windows, 2]
+    )
+    task: Any = SimpleNamespace(build=lambda settings, most: SimpleNamespace(windows=min(most or 4, 4)))
+    assert train.build(task, config.Config(), tmp_path, world).windows == 2
 
 
 @pytest.mark.parametrize(

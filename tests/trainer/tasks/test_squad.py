@@ -278,8 +278,8 @@ def test_version_2_learns_that_the_text_does_not_say(
 def test_silence_must_beat_the_best_answer_by_the_threshold(
     arguments: Callable[..., list[str]], tmp_path: Path, threshold: float, answer: str
 ) -> None:
-    config = configuration.load(arguments(tmp_path, question_answering__null_threshold=threshold))
-    validation = squad.Validation(cast(Any, None), [Question("a", "?", "oak", (), ())], [], config, 0, None)
+    settings = configuration.load(arguments(tmp_path, question_answering__null_threshold=threshold)).question_answering
+    validation = squad.Validation(cast(Any, None), [Question("a", "?", "oak", (), ())], [], settings, 8, 0, None)
     validation._judge([(0, 3.0, 0, 3, 9.0), (0, 1.0, 0, 1, 4.0)])  # the window least sure of silence decides: 4 to 3
     assert validation.answers == {"a": answer}
 

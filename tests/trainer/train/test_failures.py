@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,10 +16,10 @@ from torch._dynamo.exc import TorchDynamoException
 
 from tests.trainer import toy
 from tests.trainer.processes import Workers, run_worker
-from trainer.checkpoint.format import newest_checkpoint
 from trainer.config.schema import Config
 from trainer.contract import DEVICE
-from trainer.errors import BrokenNode, UserError
+from trainer.errors import BrokenNode, Retry, TrainingError, UserError
+from trainer.tasks.work import Work
 from trainer.train import failures
 from trainer.train.__main__ import train
 
@@ -48,57 +49,71 @@ def full_at_once(environment: dict[str, str], arguments: list[str], log: str) ->
     run_worker(environment, arguments, log)
 
 
-def full_later(environment: dict[str, str], arguments: list[str], log: str) -> None:
-    second_fails_at(6, torch.OutOfMemoryError, FULL, environment)
-    run_worker(environment, arguments, log)
-
-
 def broken_at_once(environment: dict[str, str], arguments: list[str], log: str) -> None:
     second_fails_at(1, RuntimeError, OTHER, environment)
     run_worker(environment, arguments, log)
 
 
-def test_memory_that_does_not_suffice_for_the_first_step_ends_the_run_and_says_what_to_try(
+def test_memory_that_does_not_suffice_halves_the_micro_batch(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
-    """One of two workers finds its device full. Once, it passed for a lost peer through ten rounds."""
+    """One of two workers finds its device full; with half the micro-batch both make the same steps."""
     workers = start_workers(2, settings(tmp_path / "run"), full_at_once)
-    assert workers.wait() == [75, 42], workers.output
-    advice = "micro_batch: 2 windows of 32 tokens do not fit the memory of this machine; try micro_batch=1 "
-    assert workers.output.count(advice) == 1
+    assert workers.wait() == [75, 75], workers.output
+    said = "micro_batch: 2 x 32 tokens do not fit the memory of this machine; going on with micro_batch=1"
+    assert workers.output.count(said) == 1
     assert "Traceback" not in workers.output
     told = json.loads(Path(f"{tmp_path / 'workers-0.log'}.1.json").read_text("utf-8"))
-    assert told["message"]["message"].startswith(advice)
-    assert told["message"]["extraInfo"]["exit_code"] == 42
+    assert told["message"]["message"] == said
+    assert told["message"]["extraInfo"]["exit_code"] == 75
+    again = start_workers(2, settings(tmp_path / "run"))
+    assert again.wait() == [0, 0], again.output
+    assert "event=batch micro_batch=1 " in again.output
 
 
-def test_where_one_window_is_too_much_what_takes_less_memory_is_named() -> None:
-    work = dataclasses.replace(toy.work(), samples_per_step=toy.PER_STEP)
+def sized(windows: int) -> Work:
+    """A step of eight windows."""
+    return dataclasses.replace(toy.work(), batches=SimpleNamespace(per_step=8 // windows), samples_per_step=8)
 
+
+def test_it_is_halved_until_one_window_is_too_much(tmp_path: Path) -> None:
+    """Unless the settings change, from which more or less memory follows."""
+    place, config, cpu = toy.place(0, 1), toy.configuration(), torch.device("cpu")
+    for windows, smaller in ((8, 4), (4, 2), (2, 1)):
+        found = failures.judge(torch.OutOfMemoryError(FULL), sized(windows), config, tmp_path, place, 0)
+        assert isinstance(found, Retry)
+        assert failures.largest(tmp_path, config, cpu) == smaller
+    assert failures.largest(tmp_path, toy.configuration(engine__name="fsdp"), cpu) is None
+    found = failures.judge(torch.OutOfMemoryError(FULL), sized(1), config, tmp_path, place, 0)
+    assert isinstance(found, TrainingError)
+    tmp_path.joinpath("file").write_text("")
+    told = failures.judge(torch.OutOfMemoryError(FULL), sized(8), config, tmp_path / "file", place, 0)
+    assert isinstance(told, TrainingError), "nobody could be told of it"
+    assert str(told).endswith("; try micro_batch=4 (in a stack training.microBatch)")
+
+
+def test_where_one_window_is_too_much_what_takes_less_memory_is_named(tmp_path: Path) -> None:
     def said(world: int, **changes: str) -> str:
-        return failures.too_large(work, toy.configuration(**changes), toy.place(0, world))
+        config, place = toy.configuration(**changes), toy.place(0, world)
+        return str(failures.judge(torch.OutOfMemoryError(FULL), sized(1), config, tmp_path, place, 0))
 
-    assert said(4).startswith("micro_batch: one window of 1024 tokens does not fit the memory of this machine; try ")
-    assert said(4).endswith("; try model.checkpointing=true, engine.name=fsdp, or a smaller model")
+    assert said(4).startswith("micro_batch: 1 x 1024 tokens do not fit the memory of this machine; try ")
+    assert said(4).endswith("; try model.checkpointing=true, engine.name=fsdp, a smaller model")
     assert "adapter.kind=lora" in said(1, model__name="gpt2-xl")
     assert "fsdp" not in said(1), "nobody to share with"
     assert "fsdp" not in said(4, optimizer__name="muon"), "the rules refuse it"
 
 
-def test_memory_that_does_not_suffice_later_is_tried_once_more_and_no_oftener(
-    start_workers: Start, settings: Settings, tmp_path: Path
-) -> None:
-    arguments = settings(tmp_path / "run", checkpoint__every_steps=4)
-    first = start_workers(2, arguments, full_later)
-    assert first.wait() == [75, 75], first.output
-    assert "try micro_batch=1 (in a stack training.microBatch); trying once more" in first.output
-    found = newest_checkpoint(tmp_path / "run")
-    assert found is not None
-    assert found.step == 4, "the checkpoint before is kept"
-    again = start_workers(2, arguments, full_later)
-    assert again.wait() == [75, 42], again.output
-    last = start_workers(2, [*arguments, "micro_batch=1"])
-    assert last.wait() == [0, 0], last.output
+def test_a_later_fault_is_tried_once_more_and_no_oftener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def judged(round_: int, rank: int, step: int) -> type[Exception]:
+        place = dataclasses.replace(toy.place(rank, 2), round=round_)
+        return type(failures.judge(RuntimeError(OTHER), toy.work(), toy.configuration(), tmp_path, place, step))
+
+    assert judged(1, 0, 0) is TrainingError, "the first step would fail again"
+    assert [judged(1, 0, 5), judged(1, 1, 5)] == [Retry, Retry], "both workers of a round may have seen it"
+    assert judged(2, 0, 5) is TrainingError
+    assert judged(3, 0, 5) is Retry
+    assert judged(4, 0, 6) is Retry, "it came further"
 
 
 def test_another_fault_of_a_device_ends_the_run_with_its_words(
