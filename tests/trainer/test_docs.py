@@ -46,6 +46,7 @@ def test_the_commands_work_as_they_are_written(
 ) -> None:
     """Each `python -m trainer...` of both documents, in their order, with a short training and a local model."""
     monkeypatch.setattr("sys.stdin", io.StringIO("The rays"))
+    monkeypatch.setattr("trainer.report.vega", str)
     done: list[str] = []
     for name in ("training.md", "model.md"):
         blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / name).read_text("utf-8"), re.DOTALL)

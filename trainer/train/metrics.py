@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import os
 import resource
 import time
 import uuid
@@ -23,7 +24,8 @@ from trainer import record
 from trainer.checkpoint.format import CONFIGURATION
 from trainer.config.schema import Config, resolved
 from trainer.config.speed import peak_of
-from trainer.contract import METRICS, STATUS
+from trainer.contract import METRICS, STACK, STATUS
+from trainer.elastic.processor import read_processor
 from trainer.errors import Retry, one_line
 from trainer.files import Unfit, open_append, read_record, read_text, write_atomic, write_json
 from trainer.log import event, line, say
@@ -118,6 +120,11 @@ def device_peak(device: torch.device, dtype: torch.dtype) -> float | None:
     return peak / 2 if torch.cuda.get_device_capability(device) >= (8, 0) else None
 
 
+def machine(device: torch.device) -> str:
+    """Name of the accelerator, or of the processor."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else read_processor()[0]
+
+
 def peak_memory(device: torch.device) -> int:
     """Peak bytes so far: of the device, or of this process (ru_maxrss counts in KiB)."""
     if device.type == "cuda":
@@ -192,6 +199,7 @@ class Reporter:
         """The writer in status.json until this attempt has written its own name, which a full disk may delay."""
         self._status: dict[str, Any] = {"state": "starting", "step": 0, "steps": config.steps}
         self._status |= {"world_size": world.size, "message": "", "checkpoint": None, "times": {}}
+        self._status |= {"stack": os.environ.get(STACK, ""), "machine": machine(world.device)}
         self._status |= record.begin(self._found, members or [record.introduce(world.rank)])
         self.saved: Callable[[], tuple[int, float] | None] = lambda: None
         """Asks for the newest checkpoint's step and time."""

@@ -13,7 +13,7 @@ from tests.trainer.export.test_use import Capture, evaluated, fails, newest, run
 from tests.trainer.processes import start_round
 from trainer import report, sample
 from trainer.export import __main__ as export
-from trainer.export import plots
+from trainer.export import runs
 
 __all__ = ["run"]  # a fixture
 
@@ -28,8 +28,10 @@ def fetched(run: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("below", ["", "model"])
 def test_it_is_evaluated_sampled_exported_and_reported_as_on_the_volume(
-    below: str, run: Path, fetched: Path, tmp_path: Path, capsys: Capture
+    below: str, run: Path, fetched: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(report, "vega", str)  # test_report draws the charts
+
     def of(folder: Path) -> list[Any]:
         options = ["--run", str(folder)]
         loss = evaluated(options, capsys)
@@ -40,7 +42,7 @@ def test_it_is_evaluated_sampled_exported_and_reported_as_on_the_volume(
         files = {path.name: path.read_bytes() for path in output.iterdir()}
         assert report.main([str(folder), "--output", str(output)]) == 0
         capsys.readouterr()
-        (shown,) = plots.read_runs([folder])
+        (shown,) = runs.read_runs([folder])
         return [loss["loss"], loss["step"], text, files, shown]
 
     assert of(fetched / below) == of(run)

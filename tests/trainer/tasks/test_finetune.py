@@ -24,7 +24,7 @@ from trainer.data.batches import open_dataset
 from trainer.data.packing import IGNORED, pack
 from trainer.errors import UserError
 from trainer.export import __main__ as export
-from trainer.export import plots
+from trainer.export import runs
 from trainer.models import adapters, origin
 from trainer.models.adapters import Adapter
 from trainer.models.causal import CausalModel
@@ -214,7 +214,7 @@ def test_the_model_learns_to_answer_and_the_run_shows_a_conversation(
     assert answered.startswith("model answers\nIt is ")
     assert "###" not in answered, "the model does not stop after its answer"
     assert wanted.startswith("data answers\nIt is ")
-    page = report.page(plots.read_runs([run]), {})
+    page = report.page(runs.read_runs([run]), "")
     assert "--- the model answers\nIt is " in page
     folder = Path(done["checkpoint"]) / "model"
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)

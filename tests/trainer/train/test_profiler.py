@@ -15,7 +15,7 @@ from tests.trainer.conftest import Workers, run_worker
 from trainer import report
 from trainer.config.schema import load
 from trainer.errors import UserError
-from trainer.export import plots
+from trainer.export import runs
 from trainer.parallel import communication
 
 Start = Callable[..., Workers]
@@ -46,8 +46,8 @@ def test_the_steps_that_are_asked_for_are_traced_and_no_others(
     assert "aten::" in (run / "profile" / "steps-3-4.txt").read_text("utf-8")
     assert workers.output.count("event=profile path=") == 1
     assert " wire=0." in workers.output
-    found = plots.read(run, "run")
-    page = report.page([found], {})
+    found = runs.read(run, "run")
+    page = report.page([found], "")
     assert ">wire</th>" in page
     told = "event=exchange_slow share=" in workers.output
     assert told == (notable == 0)

@@ -16,7 +16,7 @@ from tests.trainer.train.test_metrics import figures, lines, reporter
 from trainer import launch, report
 from trainer.elastic import network
 from trainer.errors import UserError
-from trainer.export import plots
+from trainer.export import runs
 from trainer.parallel import communication
 from trainer.train import loop
 
@@ -70,7 +70,7 @@ def test_advice_on_the_exchange_is_that_of_the_whole_run(
         tell.training(figures(number, communication_seconds=each, step_seconds=1.0), share.add(each, 1.0, True))
     tell.close()
     assert capsys.readouterr().out.count("event=exchange_slow share=") == told
-    page = report.page([plots.read(tmp_path, "run")], {})
+    page = report.page([runs.read(tmp_path, "run")], "")
     assert ("Communication slows run: compress it" in page) == at_the_end
 
 
