@@ -1,6 +1,6 @@
-"""The faults of a training, each once: what it breaks, what must follow, and where it can be played.
+"""The faults of a training, each once, where it can be played: what it breaks, and what must follow.
 
-on_processes.py and on_pods.py have the faults. Places: lab.py (network namespaces of this machine, each with a launcher
-as its pod would run it, a real etcd and a name server), node.py (pods on the local Kubernetes node), cluster.py (any
-cluster; `trainyard prove` plays these). `python -m faults` plays them and writes the tables.
+on_pods.py: pods of any cluster (cluster.py), the local node included; `trainyard prove` plays them. on_processes.py:
+what only single processes show of a rendezvous, in a laboratory of network namespaces (lab.py); `python -m faults`
+plays them.
 """

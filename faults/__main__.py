@@ -1,96 +1,97 @@
-"""`python -m faults [FAULT ...]`: break a training in every way, and write the results to bench/results/chaos.md.
+"""`python -m faults [FAULT ...]`: break a rendezvous in every way; all of them write bench/results/chaos.md (root).
 
-With `--on node`, one training on the local Kubernetes node meets the faults of pods one after the other, and is
-destroyed while it trains (bench/results/chaos-pods.md). Faults that are not played keep their lines there.
+`trainyard prove` breaks the pods of a cluster.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from bench.page import busy
-from faults.fault import SAME_LOSS, Fault, Place, Result
-from faults.node import Node, difference, elastic_stack
-from faults.report import COLUMNS, PLAYED, Matrix, cells, merge_page, page_line
+from bench import page
+from faults.fault import COLUMNS, Expected, Fault, Result, judge
+from faults.lab import Lab, make_dataset
+from faults.on_processes import FAULTS
 from local import toolchain
 
 NEEDED = ("ip", "nsenter", "unshare", "tini", toolchain.program("etcd"))
+PAGE = page.results() / "chaos.md"
+ABOUT = (
+    "Three nodes in network namespaces of their own, which share these processors, a real etcd, the trainer's tiny "
+    "model; a checkpoint every 40 steps (about 4 s); keep-alive 5 s x 3, last call 5 s, as shipped. Seconds are the "
+    "longest pause after the fault, up to the next optimizer step: detection, the new round, and the import of torch "
+    "and transformers by all workers at once, 5 s of processor time each. A pod that joins costs a round, too."
+)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
-    parser.add_argument("faults", nargs="*", metavar="FAULT", help="default: all of the place")
-    parser.add_argument("--on", choices=tuple(PLAYED), default="processes", help="where; default: %(default)s")
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help="default: all")
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="keep logs and checkpoints here")
-    parser.add_argument("--no-write", action="store_true", help="leave the page in bench/results as it is")
     options = parser.parse_args()
-    place: Place = options.on
-    names = [fault.name for fault in PLAYED[place]]
-    unknown = [name for name in options.faults if name not in names]
-    if unknown:
+    names = [fault.name for fault in FAULTS]
+    if unknown := [name for name in options.faults if name not in names]:
         parser.error(f"no fault {unknown[0]}; allowed: {', '.join(names)}")
-    if place == "node" and not os.environ.get("KUBECONFIG"):
-        print("error: --on node needs the node: trainyard local run -- python -m faults --on node", file=sys.stderr)
-        return 2
-    if place == "processes" and os.geteuid() != 0:
+    if os.geteuid() != 0:
         print("error: chaos needs root, for network namespaces; run it with sudo", file=sys.stderr)
         return 2
-    if place == "processes" and (missing := [name for name in NEEDED if not shutil.which(name)]):
+    if missing := [name for name in NEEDED if not shutil.which(name)]:
         print(f"error: missing: {', '.join(missing)}; make chaos builds etcd, apt-get has the rest", file=sys.stderr)
         return 2
-    console, results, notes = Console(), list[Result](), list[str]()
+    others, results = page.busy(), list[Result]()
     with tempfile.TemporaryDirectory(prefix="trainyard-chaos-") as temporary:
-        folder = options.keep or Path(temporary)
-        with processes(folder) if place == "processes" else node(folder, notes) as play:
-            for fault in PLAYED[place]:
-                if not options.faults or fault.name in options.faults:
-                    others = busy()
-                    result = play(fault)
-                    results.append(result)
-                    console.print(
-                        fault.name, *cells(result)[1:], sep="  ", markup=False, highlight=False, soft_wrap=True
-                    )
-                    if not options.no_write:  # write after each: all take half an hour
-                        merge_page(place, [page_line(result, others)])
-    if notes and not options.no_write:
-        merge_page(place, (), " ".join(notes))
-    table = Table(*COLUMNS[:-1])
-    for result in results:
-        table.add_row(*cells(result), style="red" if result.problem or result.slow else None)
-    console.print(table, *notes)
-    return 1 if any(result.problem or result.slow for result in results) else 0
+        matrix = Matrix(options.keep or Path(temporary))
+        for fault in FAULTS:
+            if fault.name in (options.faults or names):
+                results.append(matrix.play(fault))
+                print(*results[-1].cells, sep="  ", flush=True)
+    if not options.faults:
+        write(results, others)
+    return int(any(result.problem or result.slow for result in results))
 
 
-@contextmanager
-def processes(folder: Path) -> Iterator[Callable[[Fault], Result]]:
-    yield Matrix(folder).play
+def write(results: list[Result], others: float, path: Path = PAGE) -> None:
+    """Write the page. others: the share of the processors that other programs used when the first fault began."""
+    machine = f"`make chaos`: {page.describe('torch')}; {others:.0%} of the processors used by others."
+    page.write(path, "# Fault matrix", machine, ABOUT, page.table(COLUMNS, (result.cells for result in results)))
 
 
-@contextmanager
-def node(folder: Path, notes: list[str]) -> Iterator[Callable[[Fault], Result]]:
-    """Play on one stack, which is destroyed while it trains. Adds what that showed to `notes`."""
-    with elastic_stack(folder, dict(os.environ)) as stack, Node(stack) as there:
-        yield there.play
-        there.more_steps()
-        begin = time.monotonic()
-        stack.destroy()
-        seconds, apart = time.monotonic() - begin, difference(there)
-        assert apart <= SAME_LOSS, f"the losses are {apart:.1e} off those of an undisturbed training"
-        notes.append(
-            f"`pulumi destroy` while it trained took {seconds:.0f} s. The loss of every step was that of an "
-            f"undisturbed training: {apart:.1e} apart at most."
-        )
+class Matrix:
+    """Faults on one dataset. Each must end with the loss of an undisturbed run of as many steps."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._dataset = make_dataset(folder / "dataset")
+        self._undisturbed: dict[int, float] = {}
+
+    def play(self, fault: Fault) -> Result:
+        with Lab(self._folder / fault.name, self._dataset) as lab:
+            problem, codes, difference = "", list[int](), math.nan
+            try:
+                codes, done = fault.play(lab), lab.done()
+                difference = done["validation_loss"] - self._reference(done["step"])
+            except (Expected, LookupError) as error:
+                problem = (str(error).splitlines() or [type(error).__name__])[0]
+            journal = lab.journal()
+            journal.end()
+            seconds = max((journal.longest_pause(moment) for moment in lab.faults), default=math.nan)
+            rounds = max([1, *(max(pod.round, len(pod.rounds)) for pod in lab.pods)])
+            problem = problem or judge(fault, journal.lost, codes, difference)
+            return Result(fault, problem, journal.lost, seconds, rounds - 1, difference)
+
+    def _reference(self, steps: int) -> float:
+        if steps not in self._undisturbed:
+            with Lab(self._folder / f"undisturbed-{steps}", self._dataset) as lab:
+                lab.ended(lab.start(1, steps=steps), 600)
+                done: dict[str, Any] = lab.done()
+                self._undisturbed[steps] = done["validation_loss"]
+        return self._undisturbed[steps]
 
 
 if __name__ == "__main__":

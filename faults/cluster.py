@@ -1,4 +1,4 @@
-"""A training on any cluster as a place for faults: the stack that made it, its Job's pods, and its recovery."""
+"""A training on any cluster, which can be broken: the stack that made it, its Job's pods, and its recovery."""
 
 from __future__ import annotations
 
@@ -17,49 +17,35 @@ from faults.fault import Cannot, Expected, expect, until
 from faults.stack import Stack
 from infra.clouds import Proof, cloud_of
 from infra.config import StackConfig
+from infra.parse import parse
 from trainer.plain import counted
 from workloads.nfs import NAME as NFS_SERVER
 
 PATIENCE = 1800
 """Seconds until the replacement of a lost node trains: machines with accelerators take up to 15 minutes to come."""
-
-
-#: Bytes of a unit of memory, GiB.
-UNITS = {"Ki": 2**-20, "Mi": 2**-10, "Gi": 1.0}
-
-
-def free_gib(core: Any, own: str = "") -> float:
-    """The memory of the only node with a kubelet that no pod but the workers in the namespace `own` asked for, GiB."""
-    nodes = as_json(core.list_node)["items"]
-    (node,) = [each for each in nodes if "memory" in each["status"].get("allocatable", {})]
-    pods = as_json(core.list_pod_for_all_namespaces)["items"]
-    workers = {"app.kubernetes.io/component": "trainer"}.items()
-    alive = [
-        pod
-        for pod in pods
-        if pod["status"].get("phase") not in ("Succeeded", "Failed")
-        and not (pod["metadata"]["namespace"] == own and workers <= pod["metadata"].get("labels", {}).items())
-    ]
-    boxes = [box for pod in alive for box in pod["spec"]["containers"]]
-    asked = [box["resources"].get("requests", {}).get("memory", "0Ki") for box in boxes]
-    return _gib(node["status"]["allocatable"]["memory"]) - sum(map(_gib, asked))
-
-
-def _gib(text: str) -> float:
-    return float(text[:-2]) * UNITS[text[-2:]]
+ETCD = "etcd"
+"""Name of the rendezvous' StatefulSet."""
+ABSENCE = 60
+"""Seconds without etcd: four times the time after which a silent member counts as lost."""
+MANY = 3
+"""Workers that nodes which a stack did not make have room for."""
 
 
 class Cluster:
-    """Place of faults/on_pods.py. A subclass says where the training is and what a wait shows."""
+    """The training of a stack. A subclass may say what a wait shows, and end it."""
 
-    stack: Stack
-    config: StackConfig
-    count: int
-    most: int
-    """Workers that the stack's nodes have room for."""
+    def __init__(self, stack: Stack) -> None:
+        self.stack, self.config = stack, parse(stack.values, stack.name)
+        self.count = self.config.workers.count
+        """The workers that train when all is well."""
+        self.most = self.config.nodes.max if self.config.nodes else MANY
+        """Workers that the stack's nodes have room for."""
+        self._target: Target | None = None
 
-    def target(self) -> Target:
-        raise NotImplementedError
+    @property
+    def elastic(self) -> bool:
+        queued = self.config.nodes is not None and self.config.nodes.consumption == "queued"
+        return not (self.config.workers.spares or self.config.job.runtime != "job" or queued)
 
     def tick(self) -> None:
         """Called while something is waited for; may raise."""
@@ -67,14 +53,31 @@ class Cluster:
     def say(self, text: str) -> None:
         """Show what is waited for."""
 
+    def target(self) -> Target:
+        """Namespace, Job and run of the stack; asked once per `up`."""
+        if self._target is None:
+            told = self.stack.outputs()
+            kubeconfig = told.get("kubeconfig") or self.config.cluster.kubeconfig
+            self._target = Target(
+                context=told["context"],
+                namespace=told["namespace"],
+                job=told["jobName"],
+                data_folder=told.get("dataFolder"),
+                commands={},
+                run_directory=told["runDirectory"],
+                kubeconfig=kubeconfig or self.stack.environment.get("KUBECONFIG"),
+            )
+        return self._target
+
     def up(self, **sections: dict[str, Any]) -> None:
         """Change sections of the stack and bring it up."""
         self.stack.write(**sections)
         self.stack.up()
+        self._target = None
 
-    def cordon(self, node: str | None) -> None:
-        """Close a node for new pods; None: open the one that was closed."""
-        raise NotImplementedError
+    def cordon(self, node: str, closed: bool) -> None:
+        """Close a node for new pods, or open it."""
+        self.core.patch_node(node, {"spec": {"unschedulable": closed or None}})
 
     # What is there.
 
@@ -84,7 +87,7 @@ class Cluster:
         return client.CoreV1Api(self.api())
 
     def api(self) -> client.ApiClient:
-        return connect(self.target().context, self.target().kubeconfig or self.config.cluster.kubeconfig)
+        return connect(self.target().context, self.target().kubeconfig)
 
     def pods(self, selector: str, namespace: str | None = None) -> list[dict[str, Any]]:
         namespace = namespace or self.target().namespace
@@ -98,7 +101,11 @@ class Cluster:
         return as_json(self.core.read_node, name)
 
     def training(self) -> Training:
-        return read(self.target(), self.target().kubeconfig or self.config.cluster.kubeconfig)
+        return read(self.target(), self.target().kubeconfig)
+
+    def job(self) -> dict[str, Any]:
+        batch: Any = client.BatchV1Api(self.api())
+        return as_json(batch.read_namespaced_job, self.target().job, self.target().namespace)
 
     def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
         """Wait for a condition; return its value once it is true."""
@@ -126,38 +133,67 @@ class Cluster:
 
     # Faults, and recovery.
 
-    def train(self, count: int | None = None) -> list[dict[str, Any]]:
-        """Wait for a checkpoint, and mark the fault; return the workers."""
+    def train(self) -> list[dict[str, Any]]:
+        """Wait for a checkpoint, and mark the fault; return the workers, by index."""
         self.until(lambda: self.training().checkpoint, 600, "a first checkpoint")
-        self._before, self._workers = self.training(), self.worker_pods()
+        self._before, self._workers, self._job = self.training(), self.worker_pods(), self.job()["metadata"]["uid"]
         self._leaving: list[str] = []
         self._what, self._clock = "", time.monotonic()
         return self._workers
 
-    def delete(self, pod: dict[str, Any], grace: int | None = None) -> int | None:
+    def kill(self, pod: dict[str, Any]) -> None:
+        """Delete a worker without grace."""
         self._breaks([pod], pod["metadata"]["name"])
-        options = {} if grace is None else {"grace_period_seconds": grace}
-        self.core.delete_namespaced_pod(pod["metadata"]["name"], pod["metadata"]["namespace"], **options)
-        return None
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        self.core.delete_namespaced_pod(name, namespace, grace_period_seconds=0)
 
-    def scale(self, count: int) -> list[int | None]:
+    def evict(self, pod: dict[str, Any]) -> None:
+        """Evict a worker with its grace, as draining a node does."""
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        self._breaks([pod], name)
+        self.core.create_namespaced_pod_eviction(name, namespace, {"metadata": {"name": name}})
+
+    def scale(self, count: int) -> None:
         self._breaks(self._workers[count:], f"{counted(len(self._workers), 'worker')} became {count}")
         self.up(workers={"count": count})
         self.count = count
-        return []
+
+    def lose_etcd(self) -> None:
+        """Kill etcd's pod, whose data go with it, and bring an empty one back after a minute."""
+        apps: Any = client.AppsV1Api(self.api())
+        namespace = self.target().namespace
+
+        def scale(replicas: int) -> None:
+            apps.patch_namespaced_stateful_set_scale(ETCD, namespace, {"spec": {"replicas": replicas}})
+
+        def ready() -> bool:
+            status = as_json(apps.read_namespaced_stateful_set, ETCD, namespace)["status"]
+            return bool(status.get("readyReplicas"))
+
+        self._breaks([], f"etcd away for {ABSENCE} s, and its data lost")
+        try:
+            scale(0)
+            self.core.delete_namespaced_pod(f"{ETCD}-0", namespace, grace_period_seconds=0)
+            time.sleep(ABSENCE / 2)
+            half = self.training().figures["step"]
+            time.sleep(ABSENCE / 2)
+            expect(self.training().figures["step"] > half, "the training waited for etcd")
+        finally:
+            scale(1)
+        self.until(ready, 300, "etcd's pod")
 
     def lose_node(self, pod: dict[str, Any]) -> None:
         """Delete a worker's machine; without a cloud, cordon the node and kill its workers."""
         node, cloud = self.node(pod["spec"]["nodeName"]), proof_of(self.config)
         name = node["metadata"]["name"]
+        there = [each for each in self._workers if each["spec"]["nodeName"] == name]
         if cloud is not None:
-            self._breaks([pod], f"the machine of {name}")
+            self._breaks(there, f"the machine of {name}")
             cloud.delete_machine(node["spec"]["providerID"])
             return
-        there = [each for each in self._workers if each["spec"]["nodeName"] == name]
         with self._cordoned(name):
             for each in there:
-                self.delete(each, grace=0)
+                self.kill(each)
             # On the only node the new pods wait; else they run on another.
             where = self.until(lambda: self._elsewhere_or_waiting(name), 300, "new pods")
         self._breaks(there, f"{name} cordoned, its {counted(len(there), 'worker')} killed: their successors {where}")
@@ -212,7 +248,13 @@ class Cluster:
 
         found = self.steps_on(self.count, PATIENCE, lambda found: found.round != before.round)
         expect(gone(), "the pod that was to go is still there")
-        expect(found.job == before.job, f"the Job was replaced: {before.job} became {found.job}")
+        job = self.job()
+        expect(job["metadata"]["uid"] == self._job, f"the Job was replaced: {before.job} became {found.job}")
+        expect(not job["status"].get("failedIndexes"), f"an index was given up: {job['status']}")
+        if self.config.nodes is None:  # a cloud may take any of its machines back meanwhile
+            stayed = {pod["metadata"]["uid"] for pod in self._workers} - set(self._leaving)
+            lost = stayed - {pod["metadata"]["uid"] for pod in self.worker_pods()}
+            expect(not lost, f"{counted(len(lost), 'worker')} beside the broken ones were lost")
         return (
             f"{self._what}; {counted(self.count, 'worker')} made steps again after "
             f"{time.monotonic() - clock:.0f} s, in round {found.round} (before: {before.round}), step "
@@ -236,11 +278,11 @@ class Cluster:
 
     @contextlib.contextmanager
     def _cordoned(self, node: str) -> Iterator[None]:
-        self.cordon(node)
+        self.cordon(node, closed=True)
         try:
             yield
         finally:
-            self.cordon(None)
+            self.cordon(node, closed=False)
 
 
 def proof_of(config: StackConfig) -> Proof | None:

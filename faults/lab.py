@@ -1,29 +1,33 @@
-"""The laboratory of one row: machines, etcd, a name server, and the pods of one or more jobs on one dataset."""
+"""The laboratory of one fault of a rendezvous: machines, etcd, and launchers of one or more jobs on one dataset.
+
+A machine is a network namespace. A pod is the launcher as its container runs it: under an init process, whose end ends
+every process of the pod, in a PID namespace of its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import shutil
+import os
+import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults.fault import PERIOD, Expected, expect, until
+from faults.fault import PERIOD, Expected, until
 from faults.journal import Journal
 from faults.network import Network
-from faults.nodes import ROOT, Pod
+from infra.stackfiles import ROOT
 from local import toolchain
 from trainer.contract import DONE, ETCD_PORT, EXIT_FATAL
 
-REPLACE_SECONDS = 10
-"""The Job controller's back-off before the first replacement of a pod."""
-
 MACHINES = 6
-ETCD, DNS, FIRST = 2, 3, 11
+ETCD, FIRST = 2, 11
 """Last byte of the machines' addresses."""
 SETTINGS: dict[str, Any] = {
     "model.preset": "tiny",
@@ -47,29 +51,118 @@ NODES = "1:1000"
 """The same as in the stack's Job: more members than there will ever be (workloads/elastic.py)."""
 
 
+@dataclass
+class Pod:
+    """`python -m trainer.launch` on a machine. Files NAME.log and NAME.termination in `folder` have what it said."""
+
+    name: str
+    machine: str
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    @classmethod
+    def start(cls, name: str, machine: str, network: Network, folder: Path, job: str, arguments: list[str]) -> Pod:
+        options = ["--local-addr", network.machines[machine], "--nnodes", NODES, "--rdzv-id", job]
+        options += ["--rdzv-endpoint", f"{network.machines['etcd']}:{ETCD_PORT}"]
+        init = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "tini", "-g", "--"]
+        launch = [sys.executable, "-m", "trainer.launch", *options, "--", *arguments]
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+        environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        environment |= {"TRAINYARD_TERMINATION_LOG": str(folder / f"{name}.termination")}
+        with open(folder / f"{name}.log", "ab") as log:
+            command = [*network.enter(machine), *init, *launch]
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+        return cls(name, machine, folder, process)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / f"{self.name}.log").read_text("utf-8", "replace")
+
+    @property
+    def code(self) -> int | None:
+        return self.process.poll()
+
+    @property
+    def last_words(self) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads((self.folder / f"{self.name}.termination").read_text("utf-8"))
+        return {}
+
+    @property
+    def rounds(self) -> list[tuple[int, ...]]:
+        """(number, world size, this pod's rank) of each round that its worker was in, oldest first."""
+        found = re.findall(r"^event=round round=(\d+) world_size=(\d+) rank=(\d+)", self.log, re.MULTILINE)
+        return [tuple(map(int, figures)) for figures in found]
+
+    @property
+    def round(self) -> int:
+        """The highest round number; 0 before the first round."""
+        return max((number for number, *_ in self.rounds), default=0)
+
+    def agent(self) -> int:
+        """Return the launcher's process id in this machine's PID namespace."""
+        return self._find("trainer.launch")
+
+    def worker(self) -> int:
+        return self._find("trainer.train")
+
+    def everything(self) -> list[int]:
+        return descendants(self.process.pid)
+
+    def signal(self, number: int, *pids: int) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def kill(self) -> None:
+        """Kill the init process, and so the whole pod, as the loss of the machine does."""
+        self.signal(signal.SIGKILL, *(pid for pid in self.everything() if command_line(pid).startswith("tini")))
+        self.process.wait(20)
+
+    def _find(self, module: str) -> int:
+        for pid in self.everything():
+            words = command_line(pid)
+            if f"-m {module}" in words and not words.startswith(("unshare", "tini", "nsenter")):
+                return pid
+        raise LookupError(f"{self.name} runs no {module}:\n{self.log[-2000:]}")
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def descendants(pid: int) -> list[int]:
+    """List a process and all its descendants, parents first."""
+    found = [pid]
+    for each in found:
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{each}/task"):
+                found += [int(child) for child in Path(f"/proc/{each}/task/{thread}/children").read_text().split()]
+    return found
+
+
 class Lab:
     """Everything that one fault needs. Leaving it ends every process and removes every namespace."""
-
-    count = 3
 
     def __init__(self, folder: Path, dataset: Path) -> None:
         self.folder, self._dataset = folder, dataset
         self._stack = contextlib.ExitStack()
         self.pods: list[Pod] = []
-        self._gone: list[Pod] = []
         self.faults: list[float] = []
-        self.journals: dict[str, Journal] = {}
-        self._servers: dict[str, subprocess.Popen[bytes]] = {}
+        self._journals: dict[str, Journal] = {}
+        self._etcd: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Lab:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.network = self._stack.enter_context(Network())
         self._stack.callback(self._end)
-        for name, number in (("etcd", ETCD), ("dns", DNS), *((f"n{i}", FIRST + i) for i in range(MACHINES))):
+        for name, number in (("etcd", ETCD), *((f"n{i}", FIRST + i) for i in range(MACHINES))):
             self.network.add(name, number)
-        self._resolv = self.folder / "resolv.conf"
-        self._resolv.write_text(f"nameserver {self.network.machines['dns']}\noptions timeout:1 attempts:1\n")
-        self.start_dns()
         self.start_etcd()
         return self
 
@@ -77,115 +170,62 @@ class Lab:
         self._stack.close()
 
     def _end(self) -> None:
-        for journal in self.journals.values():
+        for journal in self._journals.values():
             journal.end()
         for pod in self.pods:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 pod.kill()
-        for server in self._servers.values():
-            server.kill()
-            server.wait()
-
-    # The servers that the nodes need.
-
-    def start_dns(self) -> None:
-        address = self.network.machines["dns"]
-        names = f"etcd.chaos={self.network.machines['etcd']}"
-        command = [*self.network.enter("dns"), sys.executable, "-m", "faults.network", address, names]
-        self._servers["dns"] = subprocess.Popen(command, cwd=ROOT)
+        self.kill_etcd()
 
     def start_etcd(self) -> None:
         url = f"http://{self.network.machines['etcd']}:{ETCD_PORT}"
         command = [*self.network.enter("etcd"), *etcd_command(self.folder / "etcd", url)]
-        self._servers["etcd"] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._etcd = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def kill_server(self, name: str) -> None:
-        server = self._servers.pop(name)
-        server.kill()
-        server.wait()
+    def kill_etcd(self) -> None:
+        if self._etcd is not None:
+            self._etcd.kill()
+            self._etcd.wait()
 
-    def lose_etcd(self) -> None:
-        self.kill_server("etcd")
-        shutil.rmtree(self.folder / "etcd")
-        self.start_etcd()
-
-    # The job and its pods.
+    # The jobs and their pods.
 
     def run_folder(self, job: str = "job") -> Path:
         return self.folder / "runs" / job
 
     def journal(self, job: str = "job") -> Journal:
-        if job not in self.journals:
-            self.journals[job] = Journal(self.run_folder(job))
-        return self.journals[job]
+        if job not in self._journals:
+            self._journals[job] = Journal(self.run_folder(job))
+        return self._journals[job]
 
     def pod(self, machine: int, job: str = "job", **settings: Any) -> Pod:
         """Start a pod of a job on machine n<machine>."""
-        name = f"n{machine}"
-        values = {**SETTINGS, "data.directory": self._dataset, "run.directory": self.run_folder(job)}
-        values |= {key.replace("__", "."): value for key, value in settings.items()}
-        pod = Pod(
-            name=f"{job}-{name}-{len(self.pods)}",
-            address=self.network.machines[name],
-            enter=self.network.enter(name, self._resolv),
-            options=["--nnodes", NODES, "--rdzv-endpoint", f"etcd.chaos:{ETCD_PORT}", "--rdzv-id", job],
-            arguments=[f"{key}={value}" for key, value in values.items()],
-            folder=self.folder,
-        )
+        values = SETTINGS | {"data.directory": self._dataset, "run.directory": self.run_folder(job)} | settings
+        arguments = [f"{key}={value}" for key, value in values.items()]
+        name = f"{job}-n{machine}-{len(self.pods)}"
+        pod = Pod.start(name, f"n{machine}", self.network, self.folder, job, arguments)
         self.pods.append(pod)
         self.journal(job)
-        pod.start()
         return pod
 
     def start(self, count: int = 3, **settings: Any) -> list[Pod]:
         return [self.pod(machine, **settings) for machine in range(count)]
 
-    def train(self, count: int | None = None, step: int = 60, **settings: Any) -> list[Pod]:
-        """Start pods, wait until they have made this step, and mark the fault."""
-        pods = self.start(count or self.count, **settings)
+    def train(self, step: int = 60, **settings: Any) -> list[Pod]:
+        """Start three pods, wait until they have made this step, and mark the fault."""
+        pods = self.start(**settings)
         self.step(step)
         self.fault()
         return pods
 
-    def replace(self, pod: Pod) -> Pod:
-        """Wait for a pod's end and start the Job's next pod for the same index, on another machine."""
-        self.ended([pod], 30)
-        self._gone.append(pod)
-        time.sleep(REPLACE_SECONDS)
-        return self.pod(self.count)
+    def lose_machine(self, pod: Pod, successor: int) -> Pod:
+        """Cut a pod's machine off; once the others have trained on, remove the pod and start another one elsewhere.
 
-    def delete(self, pod: Pod, grace: int | None = None) -> int | None:
-        pod.terminate() if grace is None else pod.kill()
-        self.replace(pod)
-        return pod.code
-
-    def lose_node(self, pod: Pod) -> None:
-        """Cut a machine off. Its processes continue, as if only its network were lost, until the cloud removes it."""
-        self.network.cut(pod.name.split("-")[1])
+        Its processes continue until then, as if only its network were lost, until the cloud removes the machine."""
+        self.fault()
+        self.network.cut(pod.machine)
         self.more_steps()
-        others = "".join(other.log for other in self.pods if other is not pod)
-        expect(f"world_size={self.count - 1}" in others, "the others never trained without it")
-        self.pod(self.count)
-        self._gone.append(pod)
         pod.kill()
-
-    def scale(self, count: int) -> list[int | None]:
-        there = list(self.pods)
-        for machine in range(len(there), count):
-            self.pod(machine)
-        for pod in there[count:]:
-            pod.terminate()
-        self._gone += there[count:]
-        self.until(lambda: f"world_size={count}" in there[0].log, 60, f"a round of {count}")
-        return [*self.ended(there[count:], 30)]
-
-    def stayed(self, pods: list[Pod]) -> bool:
-        """Whether these pods made one new round."""
-        return all(len(pod.rounds) == 2 for pod in pods)
-
-    def recovered(self) -> list[int]:
-        """Wait for the end of the pods that are left; return their exit codes."""
-        return self.ended([pod for pod in self.pods if pod not in self._gone])
+        return self.pod(successor)
 
     # Time.
 
@@ -232,8 +272,6 @@ def make_dataset(folder: Path) -> Path:
 
     from trainer import prepare
 
-    if (folder / "data" / "index.json").exists():
-        return folder / "data"
     folder.mkdir(parents=True, exist_ok=True)
     text = prepare.SAMPLE.read_text("utf-8")
     built = ByteLevelBPETokenizer()

@@ -11,11 +11,9 @@ from typing import Any
 from kubernetes import client
 
 from bench.graph import creation
-from cli.cluster import as_json
 from cli.doctor import diagnose, summary
-from faults.cluster import PATIENCE, free_gib
 from faults.fault import Cannot, expect
-from prove.subject import LONG, Subject
+from prove.subject import Subject
 from review.recording import record
 from trainer.plain import counted
 
@@ -23,8 +21,6 @@ FALL = 1.5
 """Nats that the loss must fall below a uniform guess among all tokens. Token frequencies alone bring 3 with GPT-2's
 tokens, and 1.1 with 1,024 that are learnt from the sample."""
 GPU = "nvidia.com/gpu"
-ROOM = 0.9
-"""Part of a node's free memory that the workers share."""
 
 
 def doctor(subject: Subject) -> str:
@@ -124,49 +120,6 @@ def training(subject: Subject) -> str:
         f"step {last.figures['step']} (untrained: {guess:.2f}), {counted(subject.count, 'worker')}"
         + (f", {speed:,.0f} tokens/s" if speed else "")
     )
-
-
-def several(subject: Subject) -> str:
-    """With room for two workers, a training of two gives one up to a more urgent one, and gets it back after it."""
-    if not subject.elastic:
-        raise Cannot("the number of this stack's workers is fixed")
-    _leave_room_for(subject, 2)
-    # By name as in the file: the engine sorts the keys of a stack file that is not beside the program.
-    second = {"second": {"steps": LONG, "workers": {"min": 1, "count": 2}}}
-    first = {"first": {"steps": LONG, "workers": {"min": 1, "count": 1}}}
-    seconds: list[str] = []
-    for trainings, running in (
-        (second, {"second": 2}),
-        ({**first, **second}, {"first": 1, "second": 1}),
-        (second, {"second": 2}),
-    ):
-        clock = time.monotonic()
-        subject.replace_trainings(trainings)
-        for name, count in running.items():
-            _await_steps(subject, name, count)
-        seconds.append(f"{time.monotonic() - clock:.0f}")
-    return f"2 workers, then 1 beside another training's, then 2 again: after {', '.join(seconds)} s"
-
-
-def _await_steps(subject: Subject, training: str, count: int) -> None:
-    """Wait until one of several trainings makes steps in so many pods."""
-    subject.until(lambda: len(subject.running(training)) == count, PATIENCE, f"{training} in {counted(count, 'pod')}")
-    first = subject.step_of(training)
-    subject.until(lambda: subject.step_of(training) > first, 600, f"steps of {training}")
-
-
-def _leave_room_for(subject: Subject, workers: int) -> None:
-    """Give the nodes room for so many workers and no more."""
-    nodes = subject.config.nodes
-    if nodes is not None:
-        expect(nodes.max >= workers, f"nodes.max is {nodes.max}")
-        subject.stack.write(nodes={"max": workers})
-        return
-    ready = as_json(subject.core.list_node)["items"]
-    if len(ready) != 1:
-        raise Cannot("pods of others share these nodes, so their room cannot be measured")
-    free = ROOM * free_gib(subject.core, subject.config.cluster.namespace)
-    subject.stack.write(workers={"memoryGib": round(free / workers, 1)})
 
 
 def _time(text: str) -> float:

@@ -49,7 +49,8 @@ def _tidy(subject: Subject) -> str:
     if subject.config.nodes is not None:
         return ""
     try:
-        subject.cordon(None)
+        if closed := subject.state.notes.get("cordoned"):
+            subject.cordon(closed, closed=False)
         _empty_volume(subject)
     except Exception as error:  # the stack never came up, or the cluster is gone: destroy all the same
         return f"; the volume was not emptied ({error})"
@@ -58,12 +59,7 @@ def _tidy(subject: Subject) -> str:
 
 def _empty_volume(subject: Subject) -> None:
     runs = [subject.state.notes["run"], f"{subject.state.notes['run']}-own"]
-    folders = [
-        f"{DATA}/{OWN}",
-        *map(run_folder, runs),
-        *map(dataset_folder, runs),
-        *subject.state.notes.get("runs", []),
-    ]
+    folders = [f"{DATA}/{OWN}", *map(run_folder, runs), *map(dataset_folder, runs)]
     with volume_pod(subject.api(), subject.target().namespace, subject.say) as pod:
         pod.run(["rm", "-rf", *folders])
 

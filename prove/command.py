@@ -46,18 +46,16 @@ STEPS = (
     Step("nodes", "worker nodes came from zero", bring_up.nodes_from_zero),
     Step("accelerators", "driver and device plugin", bring_up.accelerators),
     Step("exchange", "bus bandwidth between nodes", bring_up.exchange),
-    Step("volume-nodes", "two nodes write, rename and read on the shared volume", volume.two_nodes),
-    Step("egress", "an exporter reaches its server", volume.egress),
-    Step("pod", "a worker's pod is killed", on_pods.pod_deleted_at_once.play, short=True),
-    Step("node", "a node is lost", on_pods.node_lost.play),
-    Step("nfs", "the NFS server's pod is killed", on_pods.nfs_server_killed.play),
-    Step("resize", "workers are added and removed", on_pods.resized.play),
-    Step("spot", "the cloud takes a Spot machine back", on_pods.spot.play),
+    Step("volume", "two pods write, rename and read on the shared volume", volume.shared, short=True),
+    Step("pod", "a worker's pod is killed", on_pods.pod_killed, short=True),
+    Step("notice", "a worker's pod is evicted", on_pods.pod_evicted),
+    Step("etcd", "the rendezvous loses its data", on_pods.etcd_data_lost),
+    Step("node", "a node is lost", on_pods.node_lost),
+    Step("nfs", "the NFS server's pod is killed", on_pods.nfs_server_killed),
+    Step("resize", "workers are added and removed", on_pods.resized),
+    Step("spot", "the cloud takes a Spot machine back", on_pods.machine_taken_back),
     Step("own-data", "own text is uploaded and trained on", volume.own_data, short=True),
-    # After the long training has ended: on a node with two processors it would slow the pods down.
-    Step("volume", "the same from two pods", volume.two_pods, short=True),
     Step("model", "the model is fetched and loads in transformers", volume.model_out, short=True),
-    Step("several", "a more urgent training takes a worker's place", bring_up.several),
     Step("no-changes", "preview shows no change", close.no_changes, short=True),
     Step("destroy", "pulumi destroy", close.destroy, closing=True, destroys=True, short=True),
     Step("leftovers", "nothing is left", close.leftovers, closing=True, destroys=True, short=True),
@@ -99,11 +97,13 @@ def prove(
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Refused(f"--stack {stack}: another proof of it runs now") from None
+            raise Refused(
+                f"--stack {stack}: another proof of it runs now, or a command that a killed one has begun; wait for it"
+            ) from None
         try:
             state = _state(stack, short, chosen, folder)
             screen = Screen(state, len(steps(state.short)))
-            subject = Subject(stack, state, folder, limit_usd, screen.say)
+            subject = Subject(stack, state, folder, limit_usd, screen.say, held=(lock.fileno(),))
             return _prove(subject, screen, chosen, keep, report_to)
         except (ConfigError, automation.CommandError, NoAnswer) as error:
             # The proof's own stack does not exist yet; its settings come from the user's.
@@ -129,9 +129,7 @@ def _state(stack: str, short: bool, chosen: list[str], folder: Path) -> State:
             f"--stack {stack}: the run begun at {known_state.begun} has not finished; give --resume to continue it, or "
             "--destroy to remove it"
         )
-    state = State(stack, short=short, begun=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
-    state.notes["web"] = not short and volume.reachable()
-    return state
+    return State(stack, short=short, begun=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
 
 
 def _prove(subject: Subject, screen: Screen, chosen: list[str], keep: bool, report_to: Path) -> int:

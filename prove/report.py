@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.live import Live
-from rich.spinner import Spinner
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column
 from rich.text import Text
 
 from bench.page import busy, describe, table
@@ -39,42 +38,35 @@ WORDS: dict[Verdict, str] = {
 
 
 class Screen:
+    """Shows the step that is played: on a terminal with its time, what it waits for and the cost so far."""
+
     def __init__(self, state: State, total: int, console: Console | None = None) -> None:
         self.state, self.total = state, total
         self.console = console or Console(highlight=False)
-        self._live: Live | None = None
-        self._step: Step | None = None
-        self._clock, self._said = 0.0, ""
-        self._spinner = Spinner("dots")
-
-    def __rich__(self) -> Spinner:
-        """The live display redraws it four times a second."""
-        assert self._step is not None
-        spent = f", up to {self.state.spent():.2f} USD" if self.state.usd_per_hour and self.state.billed_from else ""
-        parts = f"{self._step.title}  {minutes(time.monotonic() - self._clock)}{spent}  "
-        text = Text.assemble((parts, "bold"), (" ".join(plain(self._said).split()), "dim"))
-        text.truncate(self.console.width - 3, overflow="ellipsis")
-        self._spinner.update(text=text)
-        return self._spinner
+        self._progress: Progress | None = None
 
     def begin(self, step: Step) -> None:
-        self._step, self._clock, self._said = step, time.monotonic(), ""
-        number = list(self.state.results).index(step.name) + 1
         if self.console.is_terminal:
-            self._live = Live(self, console=self.console, transient=True)
-            self._live.start()
+            waits = TextColumn("{task.fields[said]}", markup=False, table_column=Column(no_wrap=True, ratio=1))
+            columns = (SpinnerColumn(), TextColumn("[bold]{task.description}"), TimeElapsedColumn(), waits)
+            self._progress = Progress(*columns, console=self.console, transient=True, expand=True)
+            self._task = self._progress.add_task(step.title, total=None, said="")
+            self._progress.start()
         else:
+            number = list(self.state.results).index(step.name) + 1
             told = f"{datetime.now():%H:%M:%S}  {number}/{self.total}  {step.name}: {step.title} ..."
             self.console.print(told, markup=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """Show what the step waits for."""
-        self._said = text
+        if self._progress is not None:
+            spent = f"up to {self.state.spent():.2f} USD; " if self.state.spent() else ""
+            self._progress.update(self._task, said=spent + " ".join(plain(text).split()))
 
     def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
 
     def end(self, step: Step, result: Result) -> None:
         self.close()

@@ -9,22 +9,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cli.cluster import workers
-from cli.status import read
-from cli.target import PROOF, Target, target_of, targets_of
+from cli.target import PROOF
 from faults.cluster import Cluster
-from faults.on_pods import MANY
 from infra.config import StackConfig
-from infra.parse import cluster_kind, parse
+from infra.cost import estimate
+from infra.parse import cluster_kind
 from infra.stackfiles import stack_file_values
 from infra.trainings import KEYS
 from prove.engine import State, check_limit
 from prove.stack import Proved
-from workloads.layout import TRAINING
 
 MAX_HOURS = 6
 """Limit of a proof's training, in case the proof dies: three times what a proof takes."""
@@ -33,11 +30,19 @@ LONG = 1_000_000
 
 
 class Subject(Cluster):
-    """The stack that the steps are played on."""
+    """The stack that the steps are played on. `held`: files that its commands keep open."""
 
     stack: Proved
 
-    def __init__(self, stack: str, state: State, folder: Path, limit_usd: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        stack: str,
+        state: State,
+        folder: Path,
+        limit_usd: float,
+        say: Callable[[str], None],
+        held: tuple[int, ...] = (),
+    ) -> None:
         self.name, self.state, self.folder, self.limit_usd, self._say = stack, state, folder, limit_usd, say
         self.folder.mkdir(parents=True, exist_ok=True)
         self.holding = True
@@ -46,9 +51,7 @@ class Subject(Cluster):
         if cluster_kind(values) != "existing":
             # The user has no use for this cluster's credentials: leave their kubeconfig alone.
             os.environ["KUBECONFIG"] = str(folder / "kubeconfig")
-        self.stack = Proved(PROOF + stack, folder, dict(os.environ), values, tick=self.tick, say=say)
-        self.config: StackConfig = parse(self.stack.values, self.stack.name)
-        self.count, self.most = self.config.workers.count, self.config.nodes.max if self.config.nodes else MANY
+        super().__init__(Proved(PROOF + stack, folder, dict(os.environ), values, tick=self.tick, say=say, held=held))
         state.usd_per_hour = state.usd_per_hour or hourly(self.config)
         if state.usd_per_hour and "values" not in state.notes:
             # A dead proof checks no limit, so the training must end by itself.
@@ -65,57 +68,24 @@ class Subject(Cluster):
     def save(self) -> None:
         self.state.save(self.folder / "state.json")
 
-    @property
-    def elastic(self) -> bool:
-        queued = self.config.nodes is not None and self.config.nodes.consumption == "queued"
-        return not (self.config.workers.spares or self.config.job.runtime != "job" or queued)
-
-    def target(self) -> Target:
-        """Namespace, Job and run of the stack; asked once per `up`."""
-        if "target" not in self.state.notes:
-            self.state.notes["target"] = asdict(targets_of(self.stack.name)[0])
-        return Target(**self.state.notes["target"])
-
     def up(self, **sections: dict[str, Any]) -> None:
-        """Change sections of the stack and bring it up."""
         self.stack.write(**sections)
         self.state.notes["values"] = self.stack.values
         self.save()
-        self.stack.up()
-        self.state.notes.pop("target", None)
+        super().up()
 
-    def replace_trainings(self, trainings: dict[str, Any]) -> None:
-        """Bring the stack up with these trainings alone, the most urgent first."""
-        self.stack.values["job"].pop("name", None)
-        self.stack.values["trainings"] = trainings
-        self.up()
-        made = [str(target.run_directory) for target in targets_of(self.stack.name)]
-        self.state.notes["runs"] = sorted({*self.state.notes.get("runs", []), *made})
-        self.save()
-
-    def running(self, training: str) -> list[dict[str, Any]]:
-        """The running pods of one of several trainings."""
-        return workers(self.pods(f"{TRAINING}={training}"))
-
-    def step_of(self, training: str) -> int:
-        """The newest step of one of several trainings; 0 before the first."""
-        target = target_of(self.stack.name, training)
-        return read(target, target.kubeconfig or self.config.cluster.kubeconfig).figures.get("step", 0)
-
-    def cordon(self, node: str | None) -> None:
+    def cordon(self, node: str, closed: bool) -> None:
         """Noted in the state, so that a later process opens what a killed one has closed."""
-        closed = node or self.state.notes.pop("cordoned", None)
-        if node:
+        if closed:
             self.state.notes["cordoned"] = node
             self.save()
-        if closed:
-            self.core.patch_node(closed, {"spec": {"unschedulable": True if node else None}})
+        super().cordon(node, closed)
+        if not closed:
+            self.state.notes.pop("cordoned", None)
 
 
 def hourly(config: StackConfig) -> float:
     """USD an hour at full size, of the dearest machines that may come; infinite where a list price is missing."""
-    from infra.cost import estimate
-
     nodes, rates = config.nodes, [0.0]
     if nodes is None:
         return 0.0
@@ -137,7 +107,7 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
     """
     if kept := state.notes.get("values"):
         return kept
-    # Without several trainings: the step `several` makes two of its own.
+    # One training, whatever trainings the stack has.
     changed: dict[str, Any] = {key: dict(value) for key, value in values.items() if key not in ("secrets", *KEYS)}
     run = f"prove-{int(time.time()):x}"
     state.notes["run"] = run
@@ -180,10 +150,6 @@ def overridden(values: dict[str, Any], stack: str, state: State) -> dict[str, An
         # The proof waits for the first one; on an existing cluster the model is small and saved in a moment.
         checkpoint={"everySteps": LONG, "everyMinutes": 0.1 if nodes is None else 0.5, "keep": 2},
     )
-    if state.notes.get("web"):
-        # An exporter with an invalid key: to refuse it, its server must be reached.
-        training["metrics"]["wandbProject"] = "trainyard-prove"
-        changed["secrets"] = {"wandbApiKey": "0" * 40}
     changed["training"] = training
     if not state.short:
         changed["check"] = {"megabytes": 256, "storageMegabytes": 256, **changed.get("check", {}), "enabled": True}

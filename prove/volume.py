@@ -1,17 +1,15 @@
-"""Steps for the shared volume between pods, own text in and the model out, and an exporter's way to the web."""
+"""Steps for the shared volume between pods, own text in and the model out."""
 
 from __future__ import annotations
 
 import json
 import secrets
 import shutil
-import socket
 import time
-from contextlib import ExitStack
 
 from cli import last_line
 from cli.reach import Pod, volume_pod
-from faults.fault import Cannot, expect
+from faults.fault import expect
 from infra.stackfiles import ROOT
 from prove.stack import PYTHON
 from prove.subject import Subject
@@ -21,11 +19,9 @@ from workloads.layout import DATA
 
 VISIBLE_SECONDS = 90
 """NFS clients cache a folder's attributes for up to 60 s (nfs(5), acdirmax)."""
-EXPORTER = ("api.wandb.ai", 443)
 OWN = "prove-own-text"
 # Writes a hidden file, flushes it and renames it, as checkpoints are written.
 WRITE = 'mkdir -p "$1" && printf %s "$3" > "$1/.$2" && sync "$1/.$2" && mv "$1/.$2" "$1/$2"'
-CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 10).close(); print('open')"
 LOAD = """
 import json, sys, torch, transformers
 model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], local_files_only=True)
@@ -36,25 +32,16 @@ print(json.dumps({"parameters": model.num_parameters(), "finite": bool(out.isfin
 """
 
 
-def two_pods(subject: Subject) -> str:
+def shared(subject: Subject) -> str:
+    """Write and read in both directions between a worker and the pod that commands use, on two nodes if it can be."""
     api, namespace = subject.api(), subject.target().namespace
-    with ExitStack() as stack:
-        one, two = (stack.enter_context(volume_pod(api, namespace, subject.say)) for _ in range(2))
-        return _to_and_fro(subject, one, two)
-
-
-def two_nodes(subject: Subject) -> str:
-    """Write and read in both directions between a worker's node and that of the volume pod."""
-    target = subject.target()
-    worker = subject.worker_pods()[0]
-    with volume_pod(subject.api(), target.namespace, subject.say) as pod:
-        node = subject.core.read_namespaced_pod(pod.name, target.namespace).spec.node_name
-        others = [each for each in subject.worker_pods() if each["spec"]["nodeName"] != node]
-        if not others:
-            raise Cannot(f"the cluster's pods are all on {node}")
-        worker = others[0]
-        told = _to_and_fro(subject, Pod(subject.api(), target.namespace, worker["metadata"]["name"]), pod)
-        return f"{worker['spec']['nodeName']} and {node}: {told}"
+    with volume_pod(api, namespace, subject.say) as pod:
+        node = subject.core.read_namespaced_pod(pod.name, namespace).spec.node_name
+        workers = subject.worker_pods()
+        worker = next((each for each in workers if each["spec"]["nodeName"] != node), workers[0])
+        told = _to_and_fro(subject, Pod(api, namespace, worker["metadata"]["name"]), pod)
+    other = worker["spec"]["nodeName"]
+    return f"{told}; {f'on {other} and {node}' if other != node else f'both on {node}: nothing crossed between nodes'}"
 
 
 def _to_and_fro(subject: Subject, one: Pod, two: Pod) -> str:
@@ -117,24 +104,3 @@ def model_out(subject: Subject) -> str:
         f"validation loss {before:.2f} to {after:.2f}; {found['architecture']} of {found['parameters']:,} parameters "
         f"loaded by transformers {found['transformers']} {where}, logits finite"
     )
-
-
-def reachable(seconds: float = 5) -> bool:
-    """Whether this machine reaches the exporter's server."""
-    try:
-        socket.create_connection(EXPORTER, seconds).close()
-    except OSError:
-        return False
-    return True
-
-
-def egress(subject: Subject) -> str:
-    """A worker reaches Weights & Biases when it exports there."""
-    address = f"{EXPORTER[0]}:{EXPORTER[1]}"
-    if not subject.state.notes.get("web"):
-        raise Cannot(f"this machine does not reach {address}: without internet access an exporter cannot be tested")
-    worker = subject.worker_pods()[0]["metadata"]["name"]
-    pod = Pod(subject.api(), subject.target().namespace, worker)
-    code, said = pod.run(["python3", "-c", CONNECT, EXPORTER[0], str(EXPORTER[1])])
-    expect(code == 0, f"{worker} does not reach {address}: {last_line(said)}")
-    return f"{worker} reaches {address} under the stack's network policies"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 import sys
 import uuid
@@ -13,9 +14,14 @@ from subprocess import CompletedProcess
 import pytest
 
 from faults.fault import until
-from faults.node import losses
 from faults.stack import Stack
 from local import paths
+
+
+def losses(run: Path, name: str = "loss") -> dict[int, float]:
+    """Map each step of a run to its loss of this name."""
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return {entry["step"]: entry[name] for entry in entries if name in entry}
 
 
 def learns_as(run: Path, undisturbed: dict[str, dict[int, float]]) -> None:

@@ -22,8 +22,8 @@ import pytest
 import yaml
 
 from cli.volume_program import PIECE
-from faults.nodes import ROOT
 from faults.stack import Stack
+from infra.stackfiles import ROOT
 from local import paths
 from review.recording import record
 from tests.e2e.conftest import succeed

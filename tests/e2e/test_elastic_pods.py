@@ -1,45 +1,129 @@
-"""The elastic training on real pods: scaled, deleted, evicted, without etcd, and destroyed while it trains (level 3).
+"""The elastic training on real pods: evicted, killed, without etcd, resized, and destroyed while it trains (level 3).
 
-The tests follow one training, in order; nothing restarts it. faults/on_pods.py has the faults and what must follow
-each; `python -m faults --on node` writes the same down.
+The tests follow one training, in order; nothing restarts it. faults/on_pods.py says what must follow each fault.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from faults.fault import SAME_LOSS, Fault
-from faults.node import Node, difference, elastic_stack
-from faults.on_pods import NODE
+from cli.status import run_here
+from faults import on_pods
+from faults.cluster import Cluster
+from faults.fault import PERIOD, SAME_LOSS
+from faults.journal import Journal
+from faults.stack import Stack
+from infra.stackfiles import ROOT
+from local import paths
+from tests.e2e.conftest import losses
+from trainer.config.schema import stored
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
+STACK: dict[str, Any] = {
+    # Three workers fit on a node with two processors. Without a limit, each takes what is free.
+    "workers": {"count": 2, "min": 1, "cpu": 0.15, "memoryGib": 2},
+    "tensorboard": {"enabled": False},
+    "training": {
+        "model": {"preset": "tiny"},
+        # More steps than there is time for: the training runs until the stack is destroyed.
+        "steps": 100_000,
+        "tokensPerStep": 384,
+        "sequenceLength": 64,
+        "microBatch": 1,
+        "precision": "fp32",
+        "optimizer": {"learningRate": 0.001, "warmupSteps": 10, "schedule": "constant"},
+        # An evaluation after each step slows the training down and changes no loss. The undisturbed run leaves it out,
+        # and soon has made as many steps.
+        "evaluation": {"every": 1, "batches": 24, "sampleTokens": 4},
+        "checkpoint": {"everySteps": PERIOD},
+        "metrics": {"every": 1, "tensorboard": False},
+    },
+}
+FAULTS = (
+    (on_pods.pod_evicted, 0),
+    (on_pods.pod_killed, PERIOD + 2),
+    (on_pods.etcd_data_lost, 0),
+    (on_pods.resized, 0),
+)
+"""With the steps that each may cost."""
+
+
+class Elastic:
+    """The training, its folder on this machine, its steps as they are made, and its settings."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.cluster = Cluster(stack)
+        target = self.cluster.target()
+        run = run_here(target)
+        assert run is not None
+        self.run, self.journal = run, Journal(run)
+        (self.settings,) = self.cluster.core.read_namespaced_config_map(target.job, target.namespace).data.values()
+
+    def undisturbed(self, folder: Path, steps: int) -> Path:
+        """Run the pods' training in one process of this machine, for this many steps; return its folder."""
+        (file := folder / "training.yaml").write_text(self.settings, "utf-8")
+        arguments = {
+            "data.directory": stored(self.settings)["data.directory"].replace("/data", str(self.run.parents[1]), 1),
+            "run.directory": str(folder / "run"),
+            "steps": str(steps),
+            "evaluation.every": str(steps),
+            "evaluation.batches": "1",
+            "checkpoint.every_steps": str(steps),
+        }
+        command = [sys.executable, "-m", "trainer.launch", "--standalone", "--", "--config", str(file)]
+        command += [f"{key}={value}" for key, value in arguments.items()]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return folder / "run"
+
 
 @pytest.fixture(scope="module")
-def there(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with elastic_stack(tmp_path_factory.mktemp("elastic"), node_environment) as stack, Node(stack) as node:
-        yield node
+def there(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elastic]:
+    stack = Stack("e2e-elastic", tmp_path_factory.mktemp("elastic"), node_environment)
+    run = f"elastic-{uuid.uuid4().hex[:8]}"
+    stack.write(**STACK, job={"name": run})
+    stack.select()
+    try:
+        stack.up()
+        made = Elastic(stack)
+        yield made
+        made.journal.end()
+    finally:
+        stack.remove()
+        shutil.rmtree(paths.STORAGE / "runs" / run, ignore_errors=True)
 
 
-@pytest.mark.parametrize("fault", NODE, ids=[fault.name for fault in NODE])
-def test_the_training_goes_on_by_itself(fault: Fault, there: Node) -> None:
-    result = there.play(fault)
-    assert not result.problem
+@pytest.mark.parametrize(("fault", "steps"), FAULTS, ids=[fault.__name__ for fault, _ in FAULTS])
+def test_the_training_goes_on_by_itself(fault: Callable[[Cluster], str], steps: int, there: Elastic) -> None:
+    before = there.journal.lost
+    fault(there.cluster)
+    assert there.journal.lost - before <= steps
 
 
-def test_destroyed_while_it_trains_it_leaves_nothing(there: Node) -> None:
-    stack = there.stack
-    there.more_steps()
-    begin = time.monotonic()
+def test_destroyed_while_it_trains_it_leaves_nothing(there: Elastic) -> None:
+    stack, begin = there.cluster.stack, time.time()
+    there.cluster.until(lambda: there.journal.made_since(begin) >= 4, 90, "four more steps")
+    clock = time.monotonic()
     stack.destroy()
-    assert time.monotonic() - begin < 120
+    assert time.monotonic() - clock < 120
     assert "NotFound" in stack.kubectl("get", "namespace", stack.namespace).stderr
     assert stack.namespace not in stack.kubectl("get", "persistentvolumes").stdout
-    assert not (stack.engine().export_stack().deployment or {}).get("resources")
+    assert stack.resources() == []
 
 
-def test_every_step_was_that_of_an_undisturbed_training(there: Node) -> None:
-    assert difference(there) < SAME_LOSS
+def test_every_step_was_that_of_an_undisturbed_training(there: Elastic, tmp_path: Path) -> None:
+    made = losses(there.run)
+    assert sorted(made) == list(range(1, len(made) + 1)), "a step is missing, or is there twice"
+    assert made == pytest.approx(losses(there.undisturbed(tmp_path, len(made))), abs=SAME_LOSS)

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from faults.node import Node
-from faults.nodes import ROOT
+from cli.status import run_here
+from faults.cluster import Cluster
 from faults.stack import Stack
-from infra.stackfiles import stack_file_values
+from infra.stackfiles import ROOT, stack_file_values
 from local import paths
 from tests.e2e.conftest import succeed
 from trainer.contract import DONE, STATUS
@@ -115,17 +115,19 @@ def test_four_keys_fine_tune_a_model_of_ones_own_and_a_killed_pod_costs_nothing(
     stack.write(workers={"count": 2, "cpu": 0.2, "memoryGib": 2}, dataset={"input": [chats.name]})
     stack.write(training=four | short)
     stack.up()
-    with Node(stack) as there:
-        there.steps_on(2, 180)
-        there.until(lambda: there.journal.step >= 15, 120, "step 15")
-        killed, before = there.train()[1], read(there.run / STATUS)["round"]
-        there.delete(killed, grace=0)
-        assert there.journal.step < STEPS - 20, "it was killed on the way"
-        succeed(stack, "follow")
-        assert read(there.run / DONE)["step"] == STEPS
-        assert read(there.run / STATUS)["round"] != before, "those who were left made a round of their own"
-        index = json.loads(next(paths.STORAGE.glob(f"datasets/{NAME}-*[0-9a-f]/index.json")).read_text())
-        assert index["documents"] == 25 * len(COLOURS)
+    there = Cluster(stack)
+    run = run_here(there.target())
+    assert run is not None
+    there.steps_on(2, 180)
+    there.until(lambda: there.training().figures["step"] >= 15, 120, "step 15")
+    killed, before = there.train()[1], read(run / STATUS)
+    there.kill(killed)
+    assert before["step"] < STEPS - 20, "it was killed on the way"
+    succeed(stack, "follow")
+    assert read(run / DONE)["step"] == STEPS
+    assert read(run / STATUS)["round"] != before["round"], "those who were left made a round of their own"
+    index = json.loads(next(paths.STORAGE.glob(f"datasets/{NAME}-*[0-9a-f]/index.json")).read_text())
+    assert index["documents"] == 25 * len(COLOURS)
 
 
 def test_the_adapter_comes_to_this_machine_and_answers_with_peft(stack: Stack, model: Path, tmp_path: Path) -> None:

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from faults.fault import until
-from faults.node import losses
 from faults.stack import Stack
 from local import paths
-from tests.e2e.conftest import learns_as, tool
+from tests.e2e.conftest import learns_as, losses, tool
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

@@ -22,9 +22,8 @@ from typing import Any, TextIO
 import pytest
 
 from faults.fault import until
-from faults.nodes import ROOT
 from faults.stack import Stack
-from infra.stackfiles import stack_file_values
+from infra.stackfiles import ROOT, stack_file_values
 from local import environment, paths
 from tests.fixtures_cluster import bring_up
 from tests.ports import free_port

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.nodes import ROOT
+from infra.stackfiles import ROOT
 from local import paths
 from prove.command import steps
 

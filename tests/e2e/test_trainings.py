@@ -17,13 +17,12 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from cli.cluster import connect
-from faults.cluster import free_gib
+from cli.cluster import as_json, connect
+from faults.cluster import ETCD
 from faults.fault import until
-from faults.node import ETCD, losses
 from faults.stack import Stack
 from local import paths
-from tests.e2e.conftest import learns_as, succeed, tool
+from tests.e2e.conftest import learns_as, losses, succeed, tool
 from workloads.objects import TRAINING
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.usefixtures("room_alone")]
@@ -38,6 +37,21 @@ ROOM = 3
 RUNS: set[Path] = set()
 #: Of all memory on the node that pods have not asked for, the part that ROOM workers share.
 SHARE = 0.9
+
+
+def free_gib(core: Any) -> float:
+    """The memory of the only node with a kubelet that no pod asked for, GiB."""
+    nodes = as_json(core.list_node)["items"]
+    (node,) = [each for each in nodes if "memory" in each["status"].get("allocatable", {})]
+    pods = as_json(core.list_pod_for_all_namespaces)["items"]
+    alive = [pod for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+    boxes = [box for pod in alive for box in pod["spec"]["containers"]]
+    asked = [box["resources"].get("requests", {}).get("memory", "0Ki") for box in boxes]
+    return _gib(node["status"]["allocatable"]["memory"]) - sum(map(_gib, asked))
+
+
+def _gib(text: str) -> float:
+    return float(text[:-2]) * {"Ki": 2**-20, "Mi": 2**-10, "Gi": 1.0}[text[-2:]]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ class Played(Cluster):
     """A training whose state is the next of `looks` at each look, and its pods after the fault."""
 
     def __init__(self, looks: list[Training], uids: list[str]) -> None:
-        self.looks, self.uids = looks, uids
+        self.looks, self.uids, self.status = looks, uids, dict[str, Any]()
         self.config = parse(stack_file_values("local"), "local")
         self.count = len(uids)
 
@@ -32,7 +32,8 @@ class Played(Cluster):
     def worker_pods(self) -> list[dict[str, Any]]:
         return [{"metadata": {"uid": uid, "name": uid}} for uid in self.uids]
 
-    def say(self, text: str) -> None: ...
+    def job(self) -> dict[str, Any]:
+        return {"metadata": {"uid": "the same"}, "status": self.status}
 
     def until(self, condition: Any, seconds: float, what: str) -> Any:
         for _ in range(9):
@@ -41,27 +42,37 @@ class Played(Cluster):
         raise Expected(what)
 
 
-def broken(workers: int, looks: list[Training], after: list[str]) -> str:
-    before = [told(1, 5, workers)] * 2
-    place = Played([*before, *looks], [f"old-{at}" for at in range(workers)])
-
+def broken(looks: list[Training], after: list[str], **status: Any) -> str:
+    """Break the last of the workers. after: the pods that are there then."""
+    before = [told(1, 5, len(after) or 1)] * 2
+    place = Played([*before, *looks], [f"old-{at}" for at in range(len(after) or 1)])
     place._breaks(place.train()[-1:], "broken")
-    place.uids = after
+    place.uids, place.status = after, status
     return place.recovered()
 
 
-def test_one_worker_that_trains_in_another_round_has_come_back() -> None:
-    """The run's record counts rounds on, also where the rendezvous begins at 1 again."""
-    assert "in round 2 (before: 1)" in broken(1, [told(2, 4, 1), told(2, 5, 1)], ["new"])
+ONE, TWO = ([told(2, step, workers) for step in (4, 5)] for workers in (1, 2))
+"""Two steps of a new round. The run's record counts rounds on, also where the rendezvous begins at 1 again."""
 
 
-@pytest.mark.parametrize("after", [["old-0"], []])
-def test_one_worker_that_is_still_there_or_only_gone_has_not(after: list[str]) -> None:
-    with pytest.raises(Expected, match="new round"):
-        broken(1, [told(1, 6, 1), told(1, 7, 1)], after)
-
-
-def test_several_workers_come_back_in_another_round() -> None:
-    assert "in round 2 (before: 1)" in broken(2, [told(2, 4, 2), told(2, 5, 2)], ["old-0", "new"])
-    with pytest.raises(Expected, match="new round"):
-        broken(2, [told(1, 6, 2), told(1, 7, 2)], ["old-0", "new"])
+@pytest.mark.parametrize(
+    ("looks", "after", "status", "wrong"),
+    [
+        (ONE, ["new"], {}, ""),
+        (TWO, ["old-0", "new"], {}, ""),
+        ([told(1, 6, 1), told(1, 7, 1)], ["old-0"], {}, "new round"),
+        ([told(1, 6, 1), told(1, 7, 1)], [], {}, "new round"),
+        ([told(1, 6, 2), told(1, 7, 2)], ["old-0", "new"], {}, "new round"),
+        (ONE, ["old-0"], {}, "is still there"),
+        (TWO, ["newer", "new"], {}, "1 worker beside the broken ones were lost"),
+        (TWO, ["old-0", "new"], {"failedIndexes": "1"}, "an index was given up"),
+    ],
+)
+def test_a_training_has_come_back_when_all_workers_train_in_a_new_round(
+    looks: list[Training], after: list[str], status: dict[str, Any], wrong: str
+) -> None:
+    if not wrong:
+        assert "in round 2 (before: 1)" in broken(list(looks), after, **status)
+        return
+    with pytest.raises(Expected, match=wrong):
+        broken(list(looks), after, **status)

@@ -12,6 +12,7 @@ import pytest
 PULUMI = """#!/bin/sh
 begun() {
   trap 'trap "echo killed; exit 1" INT; echo asked; sleep 1; echo stopped; exit 1' INT
+  echo $$ > "$STATE.pid"
   echo begun
   for i in $(seq 100); do sleep 0.2; done
 }

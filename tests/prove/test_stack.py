@@ -13,18 +13,22 @@ from typing import Any
 
 import pytest
 
+from cli.__main__ import main
 from faults.fault import until
 from faults.stack import Stack
 from infra.stackfiles import ROOT
 from prove import close
-from prove.stack import Proved, started
+from prove.stack import Proved
 
-#: A proof that only runs `pulumi up`.
+#: A proof that holds its lock and only runs `pulumi up`.
 DRIVER = """
-import os, signal, sys
+import fcntl, os, signal, sys
 from pathlib import Path
 from prove.stack import Proved, stop_signals
-stack = Proved("prove-x", Path(sys.argv[1]), dict(os.environ), {"cluster": {}})
+folder = Path(sys.argv[1])
+lock = open(folder / "lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+stack = Proved("prove-x", folder, dict(os.environ), {"cluster": {}}, held=(lock.fileno(),))
 with stop_signals(signal.default_int_handler):
     stack.up()
 """
@@ -52,32 +56,28 @@ def driver(pulumi: Path, tmp_path: Path) -> subprocess.Popen[bytes]:
     pulumi.write_text("{}")
     process = subprocess.Popen([sys.executable, "-c", DRIVER, folder], cwd=ROOT, stderr=subprocess.DEVNULL)
     wait_for("begun", folder)
-    until(proved(folder).child.exists, 60, "its Pulumi is noted, a moment after it began")
     return process
 
 
 def test_a_command_is_asked_to_stop_once_and_waited_for(pulumi: Path, tmp_path: Path) -> None:
     """Pulumi needs this: a second signal kills it, with a resource half created and the stack locked."""
-    calls: list[int] = []
 
     def tick() -> None:
-        calls.append(1)
-        if len(calls) == 2:
+        if "begun" in log(tmp_path / "run"):
             raise KeyboardInterrupt
 
     pulumi.write_text("{}")
-    stack = proved(tmp_path / "run", tick=tick)
+    said: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        stack.up()
+        proved(tmp_path / "run", tick=tick, say=said.append).up()
     assert log(tmp_path / "run") == ["begun", "asked", "stopped"]
-    assert not stack.child.exists()
+    assert "ends what it has begun" in said[0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
-def test_a_terminal_that_closes_or_a_second_ctrl_c_leaves_no_pulumi_behind(
-    number: int, driver: subprocess.Popen[bytes], tmp_path: Path
+def test_a_terminal_that_closes_and_a_second_ctrl_c_leave_no_pulumi_behind(
+    driver: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    driver.send_signal(number)
+    driver.send_signal(signal.SIGHUP)
     wait_for("asked", tmp_path / "run")
     for again in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         driver.send_signal(again)
@@ -85,39 +85,18 @@ def test_a_terminal_that_closes_or_a_second_ctrl_c_leaves_no_pulumi_behind(
     assert log(tmp_path / "run") == ["begun", "asked", "stopped"]
 
 
-def test_a_lock_is_taken_away_when_the_pulumi_of_a_killed_proof_has_ended(
-    driver: subprocess.Popen[bytes], tmp_path: Path
+def test_the_pulumi_of_a_killed_proof_keeps_the_next_proof_out_until_it_has_ended(
+    driver: subprocess.Popen[bytes], pulumi: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Two Pulumis must not write one state."""
     driver.kill()
     driver.wait()
-    said: list[str] = []
-    proved(tmp_path / "run", say=said.append).unlock()
-    assert log(tmp_path / "run") == ["begun", "asked", "stopped", "unlocked"]
-    assert "ends what it has begun" in said[0]
-
-
-def test_a_proof_that_is_killed_while_it_waits_has_asked_its_pulumi_already(
-    driver: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
-    driver.send_signal(signal.SIGINT)
-    wait_for("asked", tmp_path / "run")
-    driver.kill()
-    driver.wait()
-    proved(tmp_path / "run").unlock()
-    assert log(tmp_path / "run") == ["begun", "asked", "stopped", "unlocked"]
-
-
-def test_a_process_that_has_the_number_of_one_that_ended_is_left_alone(pulumi: Path, tmp_path: Path) -> None:
-    pulumi.write_text("{}")
-    stack = proved(tmp_path / "run")
-    with subprocess.Popen(["sleep", "60"]) as other:
-        now = started(other.pid)
-        assert now
-        stack.child.write_text(json.dumps({"pid": other.pid, "started": "before", "asked": False}))
-        stack.unlock()
-        assert started(other.pid) == now
-        other.kill()
-    assert log(tmp_path / "run") == ["unlocked"]
+    again = ["prove", "--stack", "gcp-c3", "--resume", "--folder", str(tmp_path / "run")]
+    assert main(again) == 2
+    assert "or a command that a killed one has begun; wait for it" in capsys.readouterr().err
+    os.kill(int(Path(f"{pulumi}.pid").read_text()), signal.SIGINT)
+    wait_for("stopped", tmp_path / "run")
+    until(lambda: main(again) == 2 and "no run of gcp-c3" in capsys.readouterr().err, 60, "the lock is free")
 
 
 def test_a_failed_command_says_its_last_lines(tmp_path: Path) -> None:

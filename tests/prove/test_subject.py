@@ -23,7 +23,7 @@ from review.recording import record
 
 @pytest.mark.parametrize("stack", stacks())
 def test_every_stack_can_be_proved(stack: str, local_kubeconfig: Path) -> None:
-    state = State(stack, notes={"web": True})
+    state = State(stack)
     values = overridden(stack_file_values(stack), stack, state)
     config = parse(values, f"prove-{stack}")
     assert config.training.steps == LONG
