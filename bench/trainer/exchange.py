@@ -3,8 +3,7 @@
 Each way is a real training, `python -m trainer.launch --standalone` with a worker for each GPU: GPT-2 124M in bf16, in
 steps of one pass of 32 windows a worker, where an exchange shows most. DDP under both NCCL engines of torch 2.15, in
 bf16 and in fp32; DeepSpeed's ZeRO-1 as the trainer sets it up, and in the two forms that overlap. A figure is the
-median of the steps after the second. The last line recommends the fastest way. `--tiny` rehearses it on two processes
-of a CPU.
+median of the steps after the second. `--tiny` rehearses it on two processes of a CPU.
 """
 
 import json
@@ -76,7 +75,6 @@ def main(arguments: list[str] | None = None) -> int:
             rows = ((name, *_cells(figures)) for name, figures in found.items())
             table = page.table(("way", "step, ms", "exposed exchange, ms"), rows)
             page.write(file, "# The exchange between GPUs", setup.command("exchange", options), machine, table)
-    print(recommendation(found))
     return int(any(isinstance(result, str) for result in found.values()))
 
 
@@ -119,22 +117,6 @@ def measure(way: Way, workers: int, tiny: bool, data: str, folder: Path) -> tupl
     steps = [line for line in lines if "step_seconds" in line][2:]
     step, exposed = (statistics.median(line[f"{key}_seconds"] for line in steps) for key in ("step", "communication"))
     return step, exposed
-
-
-def recommendation(found: dict[str, tuple[float, float] | str]) -> str:
-    """Return a line that names the fastest way, and how much faster it is than the default."""
-    seconds = {name: result[0] for name, result in found.items() if not isinstance(result, str)}
-    default = WAYS[0].name
-    if default not in seconds or len(seconds) < 2:
-        return "nothing to recommend: too few ways were measured"
-    best = min(seconds, key=lambda name: seconds[name])
-    if best == default:
-        others = min(value for name, value in seconds.items() if name != default)
-        return f"recommended: {default}, the default; the next takes {others / seconds[default]:.2f} times as long"
-    way = next(each for each in WAYS if each.name == best)
-    keys = [f"{key}={value}" for key, value in (way.settings | way.environment | way.zero).items()]
-    ratio = seconds[default] / seconds[best]
-    return f"recommended: {best} ({', '.join(keys)}): the default takes {ratio:.2f} times as long"
 
 
 def _cells(result: tuple[float, float] | str) -> tuple[str, str]:

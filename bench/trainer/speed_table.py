@@ -4,22 +4,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench import page
-from trainer.config.presets import PRESETS
-from trainer.config.speed import peak_of
+from trainer.config.memory import of_preset
+from trainer.config.settings import Config
+from trainer.config.speed import flops_per_token, peak_of
 
 GOAL_PEER, GOAL_PEER_CUDA = 1.15, 1.1
 GOALS = {"small": 0.45, "medium": 0.55, "tiny": 0.0}
 """MFU by the data sheet of one H200, bf16 at 1024 tokens. A rehearsal has no goal."""
 GOAL_TOKENS = 540_000
 PEERS = ("loop", "nanoGPT", "Trainer")
-
-
-def flops_per_token(preset: str, length: int = 1024, vocabulary: int = 50257) -> float:
-    """Count forward and backward FLOPs as trainer.models.networks does (PaLM, arXiv 2204.02311, appendix B)."""
-    size = PRESETS[preset]
-    layer = 12 * size.width**2 + 13 * size.width
-    parameters = vocabulary * size.width + size.layers * layer + 2 * size.width
-    return 6.0 * parameters + 12.0 * size.layers * size.width * length
 
 
 def parts(figures: dict[str, Any], command: str, accelerator: bool = False) -> list[str | list[str]]:
@@ -103,7 +96,7 @@ def goals(figures: dict[str, Any], machine: str) -> list[str]:
             continue
         said, sheet, goal = f"{preset}: {_rate(own):,.0f} tokens/s, MFU {_mfu(own)}", _peak(machine), GOALS.get(preset)
         if sheet and goal:
-            verdicts = {f"MFU {goal}": _rate(own) * flops_per_token(preset) / sheet >= goal}
+            verdicts = {f"MFU {goal}": _rate(own) * _flops(preset) / sheet >= goal}
             if preset == "small":
                 verdicts[f"{GOAL_TOKENS:,} tokens/s"] = _rate(own) >= GOAL_TOKENS
             told = (f"{wanted} {_reached(reached)}" for wanted, reached in verdicts.items())
@@ -161,7 +154,12 @@ def _peak(machine: str) -> float | None:
 
 def _mfu(figure: dict[str, Any]) -> str:
     peak = _peak(figure["machine"])
-    return f"{_rate(figure) * flops_per_token(figure['preset']) / peak:.3f}" if peak else "unknown"
+    return f"{_rate(figure) * _flops(figure['preset']) / peak:.3f}" if peak else "unknown"
+
+
+def _flops(preset: str) -> float:
+    """Forward and backward FLOPs of a token in a window of 1024."""
+    return flops_per_token(of_preset(preset), Config())
 
 
 def _reached(goal: bool) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench import gpu, page
+from bench import device, gpu, page
 from bench.trainer import prepare, setup, speed, speed_table
 from bench.verdicts import Verdicts
 
@@ -128,13 +129,6 @@ def test_make_bench_runs_what_the_documentation_says() -> None:
     assert told <= set(run.split())
 
 
-def test_flops_are_counted_as_the_trainer_counts_them() -> None:
-    from trainer.models import networks
-
-    net = networks.build("micro", 50257, 50256, seed=1)
-    assert speed_table.flops_per_token("micro", length=64) == networks.flops_per_token(net, 64)
-
-
 def stage_of_tests(folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, **files: str) -> tuple[str, str]:
     """Run pytest as the stage tests does, over these files instead of its own: the page and the log."""
     for name, text in files.items():
@@ -162,10 +156,7 @@ def test_no(): pytest.skip("needs two GPUs")
 def test_the_page_of_the_tests_says_what_failed_and_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text, log = stage_of_tests(tmp_path, monkeypatch, 60, test_one=TESTS, test_two="import absent")
-    assert "0 passed, 0 failed, 1 error, 0 skipped; 1 of 3 tests. The stage failed after" in text
-    assert "| test_two.py | error: " in text
-    text, log = stage_of_tests(tmp_path, monkeypatch, 60, test_two="")
+    text, log = stage_of_tests(tmp_path, monkeypatch, 60, test_one=TESTS)
     assert "1 passed, 1 failed, 0 error, 1 skipped; 3 of 3 tests. The stage failed after" in text
     assert "| test_one.py: test_that[a \\| b] | failed: AssertionError: 7 is too large |" in text
     assert "| test_one.py: test_no | skipped (needs two GPUs) |" in text
@@ -182,6 +173,18 @@ echo collected 2 items; echo 'tests/gpu/test_one.py::test_it PASSED [ 50%]'
 printf 'tests/gpu/test_one.py::test_slow '; sleep 60 & wait
 """
 """What pytest prints, at once: it takes seconds to start."""
+
+
+def test_a_file_of_tests_that_cannot_be_imported_is_an_error_of_the_page(tmp_path: Path) -> None:
+    tests = Verdicts(tmp_path / "tests.md", "A machine.")
+    said = [
+        tests.read(line)
+        for line in ("collected 3 items / 1 error", "ERROR tests/gpu/test_two.py", "== 1 error in 1s ==")
+    ]
+    assert said == ["", "ERROR tests/gpu/test_two.py", "1 error in 1s"]
+    text = (tmp_path / "tests.md").read_text("utf-8")
+    assert "0 passed, 0 failed, 1 error, 0 skipped; 1 of 3 tests." in text
+    assert "| test_two.py | error: see the log |" in text
 
 
 def test_a_stage_is_ended_at_its_limit_and_its_page_says_in_which_test(tmp_path: Path) -> None:
@@ -230,13 +233,11 @@ def test_all_stages_together_end_in_ten_minutes(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a GPU runs it")
-def test_without_a_gpu_make_gpu_says_what_to_do_in_one_line() -> None:
-    found = subprocess.run(["make", "gpu", "STAGE=speed"], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert found.returncode != 0
-    told = [line for line in found.stderr.splitlines() if not line.startswith("make")]
-    assert len(told) == 1
-    assert "finds no CUDA device" in told[0]
-    assert "ARGS='--device cpu --tiny'" in told[0]
+def test_without_a_gpu_make_gpu_says_what_to_do_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.main(["--stage", "speed"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "finds no CUDA device" in line
+    assert "ARGS='--device cpu --tiny'" in line
 
 
 def test_make_gpu_takes_the_python_that_it_is_given() -> None:
@@ -251,25 +252,36 @@ def test_what_is_missing_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -
     assert "has no PyYAML, tokenizers; choose another Python" in gpu.lacking("cuda", tiny=False)
 
 
-READ_ONLY = 'ip link set lo up && mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && cd "$0" && exec "$@"'
-"""A shell's program: run a command in a folder that is read-only, as a machine without a network."""
+PEERS = """
+import json, sys
+from bench.trainer import peers
+for program in ("loop", "nanoGPT", "Trainer"):
+    peers.main([json.dumps(json.loads(sys.argv[1]) | {"program": program})])
+"""
 
 
-def test_the_stages_run_to_their_end_as_a_rehearsal(tmp_path: Path) -> None:
-    """Before a GPU runs them: every program of the stage speed, where root may on a read-only checkout."""
-    command = [sys.executable, "-m", "bench.gpu", "--stage", "device,speed", "--device", "cpu", "--tiny"]
-    namespaces = ["unshare", "--net", "--mount"]
-    alone = shutil.which("unshare") and not subprocess.run([*namespaces, "true"], capture_output=True).returncode
-    command = [*namespaces, "sh", "-c", READ_ONLY, str(ROOT), *command] if alone else command
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert re.search(r"^device: done after .*\nspeed: done after", found.stdout, re.MULTILINE)
-    assert len(found.stdout.splitlines()) < 40
+def test_the_stages_are_rehearsed_before_a_gpu_runs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stage device; stage speed with ours, as `make gpu` starts it; and its peers, in one process."""
+    assert device.product("cpu").startswith("products in bf16 are right")
+    options = argparse.Namespace(device="cpu", tiny=True)
+    python, m, module, *arguments = gpu.command("speed", options, 600)
+    assert [python, m, module] == [sys.executable, "-m", "bench.trainer.speed"]
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert speed.main([*arguments, "--only", "ours"]) == 0
     page_ = (tmp_path / "trainyard-rehearsal" / "speed_cpu.md").read_text("utf-8")
-    assert all(f"| tiny | 2 | {program} | eager |" in page_ for program in ("ours", "nanoGPT", "loop", "Trainer"))
-    [log] = re.findall(r"log: (\S+)\)$", found.stdout, re.MULTILINE)
-    assert "-m bench.trainer.speed --device cpu --tiny" in Path(log).read_text("utf-8")
+    assert "| tiny | 2 | ours | eager |" in page_
+    assert "tiny: " in capsys.readouterr().out
+    mode = {"device": "cpu", "preset": "tiny", "precision": "bf16", "compiled": False, "scratch": str(tmp_path / "run")}
+    mode |= {"length": 16, "micro_batch": 2, "tokens_per_step": 64, "steps": 2}
+    mode["data"] = setup.dataset(tmp_path / "data", characters=60_000)
+    found = subprocess.run([sys.executable, "-c", PEERS, json.dumps(mode)], cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    figures = [json.loads(line) for line in found.stdout.splitlines() if line.startswith('{"seconds"')]
+    assert [len(each["seconds"]) for each in figures] == [2, 2, 2]
+    # An untrained model guesses among all words, or among those of a vocabulary that is filled up.
+    assert [each["losses"][0] for each in figures] == pytest.approx([math.log(50_257)] * 3, abs=0.2)
 
 
 def test_pages_of_a_read_only_checkout_go_to_a_temporary_folder(
