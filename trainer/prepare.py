@@ -1,12 +1,12 @@
 """Turn text into token shards, once: `python -m trainer.prepare --input NAME... --output DIR`.
 
-The inputs alone determine the pieces of work. Processes take pieces, write shards and record each with its checksum;
-the index is written last. So a killed preparation leaves no dataset that looks complete, the next one continues where
-it stopped, the bytes are the same for any number of processes, and a second run ends at once.
+The inputs alone determine the pieces of work. Processes take pieces, write their shards and record these with their
+checksums; the index is written last. So a killed preparation leaves no dataset that looks complete, the next one
+writes the pieces that are not recorded, the bytes are the same for any number of processes, and a second run ends at
+once.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -23,12 +23,11 @@ from trainer.config.paths import folder, place
 from trainer.config.vocabulary import TRAINABLE, words_to_train
 from trainer.data import conversations
 from trainer.data.batches import CONVERSATIONS, INDEX, VERSION, open_dataset
-from trainer.data.documents import DOCUMENTS, PIECE_BYTES, plan
+from trainer.data.documents import DOCUMENTS, PIECE_BYTES, TextField, plan
 from trainer.data.encoding import PASSAGE, Differs, unfit
-from trainer.data.pieces import Settings, available_cpus, run
-from trainer.data.shards import PROGRESS, SPLITS, Part, Recipe, not_learned, placed, token_type
+from trainer.data.pool import Settings, available_cpus, run
+from trainer.data.shards import COUNTED, PROGRESS, SPLITS, Part, Recipe, not_learned, placed, token_type
 from trainer.data.sources import SAMPLE, Source, counts, find
-from trainer.data.text_field import TextField
 from trainer.data.tokenizer import (
     FILE,
     beginning,
@@ -152,7 +151,8 @@ def prepare(
     )
     identity = _identity(recipe, sources, tokenizer_spec)
     if words:
-        tokenizer, folder = _trained(words, sources, recipe, identity, output), None
+        tokenizer, folder = train(words, _learned(sources, recipe)), None
+        event("tokenizer", trained_words=tokenizer.get_vocab_size())
     else:
         tokenizer, folder = load_tokenizer(tokenizer_spec), find_folder(tokenizer_spec)
     end = end_of_text(tokenizer, folder)
@@ -182,20 +182,19 @@ def prepare(
         (output / conversations.TEMPLATE).unlink(missing_ok=True)  # it would hide several others
     for name, text in beside.items():
         write_atomic(output / name, text)
-    pieces = plan(sources)
-    total = sum(source.size for source in sources) if all(source.size for source in sources) else None
+    pieces = plan(sources, documents)
     settings = Settings(output, recipe, vocabulary, between)
     if documents != conversations.DOCUMENTS:
         why = unfit(json.loads(words_of))
         event("encoder", library="tokenizers" if why else "gigatoken", **({"because_of": f"'{why}'"} if why else {}))
     try:
-        parts = run(pieces, settings, workers or available_cpus(), total)
+        parts = run(pieces, settings, workers or available_cpus())
     except Differs as error:
         why = f"'gigatoken gives other ids in document {error}'"
         event("encoder", library="tokenizers", because_of=why, state="begun_again")
         shutil.rmtree(output / PROGRESS)
         _begin(output, identity)
-        parts = run(pieces, dataclasses.replace(settings, exact=True), workers or available_cpus(), total)
+        parts = run(pieces, dataclasses.replace(settings, exact=True), workers or available_cpus())
     index = _index(parts, recipe, identity, vocabulary, end)
     fsync(output)
     write_json(output / INDEX, index)
@@ -240,25 +239,11 @@ def _conversation_files(
     return described | ({conversations.TEMPLATE: template} if template else {})
 
 
-def _trained(words: int, sources: list[Source], recipe: Recipe, made_of: dict[str, Any], output: Path) -> Tokenizer:
-    """Train a tokenizer on the text that is not held out; reuse the one in `output` if its inputs were the same."""
-    begun = read_json(output / PROGRESS / "recipe.json") or {}
-    there = (read_json(output / INDEX) or {}).get("recipe", begun)
-    if all(there.get(key) == value for key, value in made_of.items()) and (output / FILE).is_file():
-        with contextlib.suppress(UserError):  # damaged: train it again, to the same words
-            found = load_tokenizer(str(output / FILE))
-            if digest(found, None) == there["tokenizer_sha256"]:
-                return found
-    built = train(words, _learned(sources, recipe))
-    event("tokenizer", trained_words=built.get_vocab_size())
-    return built
-
-
 def _learned(sources: list[Source], recipe: Recipe) -> Iterator[str]:
     """Yield text that is not held out, up to TRAINED_ON bytes."""
     size = 0
-    for piece in plan(sources):
-        for unit, split, _ in placed(piece, recipe, TextField(recipe.text_field), lambda _: None):
+    for piece in plan(sources, recipe.documents):
+        for unit, split, _ in placed(piece, recipe, TextField(recipe.text_field)):
             if split == SPLITS[0]:
                 yield unit.text
                 size += len(unit.text.encode())
@@ -300,7 +285,7 @@ def _complete(output: Path, identity: dict[str, Any]) -> bool:
 
 
 def _begin(output: Path, identity: dict[str, Any]) -> None:
-    """Prepare the folder; keep the journals of an interrupted preparation with the same identity.
+    """Prepare the folder; keep what an interrupted preparation with the same identity recorded.
 
     Other inputs replace the dataset. Raises UserError where trainings that use it could not read the new one.
     """
@@ -324,16 +309,16 @@ def _begin(output: Path, identity: dict[str, Any]) -> None:
 
 
 def _index(
-    parts: list[list[Part]], recipe: Recipe, identity: dict[str, Any], vocabulary: int, end_of_text: int
+    parts: list[Part], recipe: Recipe, identity: dict[str, Any], vocabulary: int, end_of_text: int
 ) -> dict[str, Any]:
     """The content of index.json. Raises UserError when a split would be empty."""
     splits: dict[str, Any] = {}
-    documents, unlearned = (sum(piece[-1][name] for piece in parts if piece) for name in ("documents", "unlearned"))
+    documents, text_bytes, unlearned = (sum(part[name] for part in parts) for name in COUNTED)
     if unlearned and not documents:
         what = "an answer to learn" if recipe.documents == conversations.DOCUMENTS else "text"
         raise UserError(f"--input: none of the {unlearned} record(s) has {what}; give others")
     for name in SPLITS:
-        shards = [part[name] for piece in parts for part in piece if part[name]]
+        shards = [shard for part in parts for shard in part[name]]
         splits[name] = {"tokens": sum(shard["tokens"] for shard in shards), "shards": shards}
         if not shards:
             least = round(1 / recipe.fraction)
@@ -352,13 +337,13 @@ def _index(
         "documents": documents,
         "unlearned": unlearned,
         "not_learned": not_learned(parts),
-        "text_bytes": sum(piece[-1]["text_bytes"] for piece in parts if piece),
+        "text_bytes": text_bytes,
         "splits": splits,
     }
 
 
 def _sweep(output: Path, index: dict[str, Any]) -> None:
-    """Remove the journals, and shards of earlier datasets in the same folder."""
+    """Remove the records, and shards of earlier datasets in the same folder."""
     kept = {shard["file"] for split in index["splits"].values() for shard in split["shards"]}
     for name in SPLITS:
         for path in output.glob(f"{name}-*.bin"):

@@ -32,21 +32,6 @@ NOWHERE = (
 )
 ANONYMOUS: dict[str, list[dict[str, Any]]] = {"s3": [{"anon": True}], "gs": [{"token": "anon"}]}
 """Options for a public bucket: without them, a pod without credentials fails before its first request."""
-_HUB, _FORGES = r"huggingface\.co|hf\.co", r"(?:github|gitlab)\.com|bitbucket\.org|codeberg\.org"
-_PAGES = (
-    (
-        _HUB,
-        r"datasets/((?!.*/(?:blob|resolve|raw)/)[^/?]+(?:/(?!tree\b|viewer\b)[^/?]+)?)(?:/(?:tree|viewer)\b.*|/|\?.*)?",
-        "about a data set; write hf:{}",
-    ),
-    (_HUB, r".+/blob/.*", "that shows a file; write /resolve/ in place of /blob/"),
-    (r"github\.com", r"[^/]+/[^/]+/blob/.*", "that shows a file; write /raw/ in place of /blob/"),
-    (r"codeberg\.org|bitbucket\.org", r"[^/]+/[^/]+/src/.*", "that shows a file; write /raw/ in place of /src/"),
-    (r"gitlab\.com", r".+?(/-|)/blob/.*", "that shows a file; write /-/raw/ in place of {}/blob/"),
-    (r".*", r".+/-/blob/.*", "that shows a file; write /-/raw/ in place of /-/blob/"),
-    (_FORGES, r"[^/?]+/[^/?]+(?:(?:/-)?/tree/.*)?/?(?:\?.*)?", "about a repository; give its files in raw form"),
-)
-"""Server, path and what the address is a page of."""
 _FOREIGN = re.compile(r"[A-Za-z][\w+.-]*:|[^/]*@[^/]*:")
 """What begins as an address does: with a scheme, a drive or a server."""
 _SERVERS = re.compile(
@@ -95,7 +80,6 @@ def address(text: str) -> str:
     elif scheme.startswith("http"):
         user, at, host = server.rpartition("@")
         server = f"{user}{at}{host.lower()}"
-        _refuse_page(text, server, path)
     return f"{scheme}://{server}{slash}{path}"
 
 
@@ -107,13 +91,6 @@ def _of_hub(text: str, rest: str) -> str:
     if rest.startswith("/") and not rest.startswith("//"):
         return f"hf:{rest}"  # a folder of this machine that `datasets` opens
     return f"hf:{rest.strip('/ ')}"
-
-
-def _refuse_page(text: str, server: str, path: str) -> None:
-    """Refuse pages that show a file or a data set: their HTML would be learned. sources.py finds the other pages."""
-    for servers, form, what in _PAGES:
-        if re.fullmatch(servers, server.removeprefix("www.")) and (found := re.fullmatch(form, path)):
-            raise ValueError(f"'{text}' is a page {what.format(*found.groups())}")
 
 
 def on_volume(text: str, volume: str) -> str:

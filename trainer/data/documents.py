@@ -6,14 +6,15 @@ each record is a document, and `records` makes its text.
 """
 
 import codecs
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from typing import Any, BinaryIO, Protocol
 
-from trainer.config.values import unique_keys
+from trainer.config.values import kind, unique_keys
 from trainer.data import hub
 from trainer.data.encoding import cut
 from trainer.data.records import present
@@ -22,8 +23,12 @@ from trainer.data.tokenizer import END_OF_TEXT
 from trainer.errors import UserError, one_line
 
 DOCUMENTS = ("file", "lines", "blank-lines", "end-of-text")
+SEPARATORS = {"blank-lines": b"", "end-of-text": END_OF_TEXT.encode()}
+"""The line that stands between two documents."""
 PIECE_BYTES = 32 << 20
-"""Source bytes in one piece of work: seconds of work, so a killed preparation loses seconds."""
+"""Source bytes in one piece of work: about a second of work."""
+WHOLE_FILES = -1
+"""The group of the documents that are whole files."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +42,6 @@ class Segment:
     """Bytes (text, json), row groups (parquet) or parts (hub)."""
     end: int | None = None
     """None: to the end."""
-    last: bool = True
-    """Whether the source ends with it."""
-
-    @property
-    def bytes(self) -> int:
-        """Stored bytes of the source in this segment; 0 when unknown."""
-        if self.source.kind in ("text", "json") and self.end is not None:
-            return self.end - self.start
-        return self.source.size if self.last else 0
 
 
 @dataclass(frozen=True)
@@ -55,26 +51,30 @@ class Piece:
     number: int
     segments: tuple[Segment, ...]
 
+    @property
+    def name(self) -> str:
+        """The files in it, for messages."""
+        return ", ".join(segment.source.name for segment in self.segments[:3])
+
 
 @dataclass(frozen=True)
 class Unit:
     """A stretch of text that is encoded on its own."""
 
     text: str
+    group: int
+    """The documents that are numbered together: those of a piece, or WHOLE_FILES."""
     document: int
-    """Number of its document within the piece; of whole files: the source's number."""
-    ends: bool
+    ends: bool = True
     """Whether the document ends with it."""
-    whole_file: bool = False
-    """Whether the document is a file."""
     continues: bool = False
     """Whether the text before it in the document is another unit."""
 
 
-Advance = Callable[[int], None]
-"""Called with the number of source bytes read since the last call."""
 Place = Callable[[], str]
 """Names the file and line of a record, for messages."""
+Joins = Callable[[str, int], bool]
+"""Whether a text may be cut at a place without a change of its ids."""
 
 
 class Records(Protocol):
@@ -90,48 +90,58 @@ class Records(Protocol):
         ...
 
 
-def plan(sources: list[Source]) -> list[Piece]:
+class TextField:
+    """Takes a record's text from one of its fields; null and empty text make no document."""
+
+    def __init__(self, name: str) -> None:
+        self.columns: tuple[str, ...] = (name,)
+        self.notes: Counter[tuple[str, str]] = Counter()
+
+    def read(self, record: Any, place: Place) -> str:
+        (name,) = self.columns
+        if not isinstance(record, dict) or name not in record:
+            have = f"it has {', '.join(map(str, record))}" if isinstance(record, dict) else "it is not a JSON object"
+            raise UserError(f"--input {place()}: no field '{name}'; {have}: give one with --text-field")
+        text = record[name]
+        if text is not None and not isinstance(text, str):
+            raise UserError(f"--input {place()}: field '{name}' holds {kind(text)}, not text")
+        return text or ""
+
+
+def plan(sources: list[Source], documents: str) -> list[Piece]:
     """Cut large sources into ranges where possible, and group small ones."""
-    pieces: list[Piece] = []
-    waiting: list[Segment] = []
-
-    def close() -> None:
-        nonlocal waiting
-        if waiting:
-            pieces.append(Piece(len(pieces), tuple(waiting)))
-        waiting = []
-
+    groups: list[list[Segment]] = []
+    room = 0  # bytes that the last group may still take
     for number, source in enumerate(sources):
-        for segment in _segments(source, number):
-            whole = segment.start == 0 and segment.last and source.kind != "hub"
-            if not whole or sum(other.source.size for other in waiting) + source.size > PIECE_BYTES:
-                close()
-            waiting.append(segment)
-            if not whole or source.size == 0:
-                close()
-    close()
-    return pieces
+        cuts = _cuts(source, documents)
+        if cuts is None and 0 < source.size <= room:
+            groups[-1].append(Segment(source, number))
+            room -= source.size
+        elif cuts is None:
+            groups.append([Segment(source, number)])
+            room = PIECE_BYTES - source.size if source.size else 0
+        else:
+            groups += [[Segment(source, number, start, end)] for start, end in itertools.pairwise(cuts)]
+            room = 0
+    return [Piece(number, tuple(group)) for number, group in enumerate(groups)]
 
 
-def _segments(source: Source, number: int) -> Iterator[Segment]:
+def _cuts(source: Source, documents: str) -> list[int] | None:
+    """Where to cut a source into ranges; None where it stays whole."""
     if source.kind == "hub":
-        cuts = list(range(hub.parts(source.name) + 1))
-    elif source.size <= 2 * PIECE_BYTES or not source.seekable:
-        yield Segment(source, number)
-        return
-    elif source.kind == "parquet":
-        cuts = _row_groups(source)
-    else:
-        cuts = [*range(0, source.size - PIECE_BYTES // 2, PIECE_BYTES), source.size]
-    for start, end in pairwise(cuts):
-        yield Segment(source, number, start, end, end == cuts[-1])
+        return list(range(hub.parts(source.name) + 1))
+    if source.size <= 2 * PIECE_BYTES or not source.seekable or documents in SEPARATORS:
+        return None
+    if source.kind == "parquet":
+        return _row_groups(source)
+    return [*range(0, source.size - PIECE_BYTES // 2, PIECE_BYTES), source.size]
 
 
 def _row_groups(source: Source) -> list[int]:
     """The row groups at which to cut a Parquet file into ranges of about PIECE_BYTES."""
     from pyarrow import parquet
 
-    with reading(source), opened(source) as (file, _):
+    with reading(source), opened(source) as file:
         about = parquet.ParquetFile(file).metadata
         cuts, size = [0], 0
         for group in range(about.num_row_groups):
@@ -142,139 +152,86 @@ def _row_groups(source: Source) -> list[int]:
     return cuts if cuts[-1] == about.num_row_groups else [*cuts, about.num_row_groups]
 
 
-Joins = Callable[[str, int], bool]
-"""Whether a text may be cut at a place without a change of its ids."""
-
-
 def anywhere(_text: str, _place: int) -> bool:
     """Joins, where nothing is encoded."""
     return True
 
 
-def units(piece: Piece, documents: str, records: Records, advance: Advance, joins: Joins = anywhere) -> Iterator[Unit]:
+def units(piece: Piece, documents: str, records: Records, joins: Joins = anywhere) -> Iterator[Unit]:
     """Every unit of a piece, always the same ones in the same order. Raises UserError for text that cannot be read."""
     count = 0
     for segment in piece.segments:
-        told = 0
-
-        def tell(size: int) -> None:
-            nonlocal told
-            told += size
-            advance(size)
-
         if segment.source.kind == "text" and documents == "file":
-            yield from _whole_file(segment, tell, joins)
-        else:
-            for text in _texts(segment, documents, records, tell):
-                if text:
-                    yield Unit(text, count, True)
-                    count += 1
-        advance(segment.bytes - told)
+            yield from _whole_file(segment, joins)
+            continue
+        for text in _texts(segment, documents, records):
+            if text:
+                yield Unit(text, piece.number, count)
+                count += 1
 
 
-def _texts(segment: Segment, documents: str, records: Records, advance: Advance) -> Iterator[str]:
+def _texts(segment: Segment, documents: str, records: Records) -> Iterator[str]:
     source = segment.source
     if source.kind == "hub":
-        for number, row in enumerate(hub.rows(source.name, segment.start, records.columns)):
-            place = lambda number=number: f"{source.name}, row {number + 1} of part {segment.start}"  # noqa: E731
-            yield records.read(present(row), place)
-    elif source.kind == "parquet":
-        yield from _parquet(segment, records, advance)
-    else:
-        with opened(source) as (file, stored):
-            follow = _followed(stored, segment, advance)
-            if source.kind == "json":
-                yield from _json(segment, file, records, follow)
-            elif documents == "lines":
-                for position, line in lines(source, file, segment.start, segment.end):
-                    follow()
-                    yield _decoded(line, segment, position).rstrip("\r\n")
-            else:
-                yield from _blocks(segment, file, documents, follow)
+        for number, row in enumerate(hub.rows(source.name, segment.start, records.columns), 1):
+            yield records.read(present(row), partial(_row, source, number, f"part {segment.start}"))
+        return
+    with opened(source) as file:
+        if source.kind == "parquet":
+            yield from _parquet(segment, file, records)
+        elif source.kind == "json":
+            yield from _json(segment, file, records)
+        elif documents == "lines":
+            for position, line in lines(source, file, segment.start, segment.end):
+                yield _decoded(line, source, position)
+        else:
+            yield from _blocks(source, file, SEPARATORS[documents])
 
 
-def _followed(stored: BinaryIO, segment: Segment, advance: Advance, every: int = 64) -> Callable[[], None]:
-    """Return a function that reports, every `every` calls, the stored bytes read since its last report."""
-    before, calls = segment.start, 0
-
-    def follow() -> None:
-        nonlocal before, calls
-        calls += 1
-        if calls % every == 0:
-            now = stored.tell()
-            advance(max(0, now - before))
-            before = max(before, now)
-
-    return follow
+def _row(source: Source, number: int, of: str) -> str:
+    return f"{source.name}, row {number} of {of}"
 
 
-def _whole_file(segment: Segment, advance: Advance, joins: Joins) -> Iterator[Unit]:
+def _whole_file(segment: Segment, joins: Joins) -> Iterator[Unit]:
     """A file as one document, in passages of whole paragraphs, whose ids are those of the whole text."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    text, read, carry, continues = "", segment.start, "", segment.start > 0
-    with opened(segment.source) as (file, stored):
-        follow = _followed(stored, segment, advance, every=1)
-        for chunk in chunks(file, segment.start, segment.end):
-            follow()
+    source = segment.source
+    decoder = codecs.getincrementaldecoder("utf-8" if segment.start else "utf-8-sig")()
+    ends = segment.end in (None, source.size)
+    text, read, continues = "", segment.start, segment.start > 0
+    with opened(source) as file:
+        for chunk in itertools.chain(chunks(file, segment.start, segment.end), [b""]):
             try:
-                decoded = carry + decoder.decode(chunk)
+                decoded = decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as error:
-                raise _not_utf8(segment, read, error) from None
+                raise _not_utf8(source, read, error) from None
             read += len(chunk)
-            carry = "\r" if decoded.endswith("\r") else ""  # may be half of a line ending
-            text += decoded.removesuffix("\r").replace("\r\n", "\n")
-            if segment.start == 0 and read == len(chunk):
-                text = text.removeprefix("\ufeff")
+            half = text.endswith("\r") and decoded.startswith("\n")  # of a line ending
+            text = (text[:-1] if half else text) + decoded.replace("\r\n", "\n")
             start = 0
             while (end := cut(text, start, joins)) is not None:
-                yield Unit(text[start:end], segment.number, False, True, continues)
+                yield Unit(text[start:end], WHOLE_FILES, segment.number, False, continues)
                 start, continues = end, True
             text = text[start:]
-        try:
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError as error:
-            raise _not_utf8(segment, read, error) from None
-    text += carry
-    if text or segment.last:
-        yield Unit(text, segment.number, segment.last, True, continues)
+    if text or ends:
+        yield Unit(text, WHOLE_FILES, segment.number, ends, continues)
 
 
-def _blocks(segment: Segment, file: BinaryIO, documents: str, follow: Callable[[], None]) -> Iterator[str]:
-    """Documents between separator lines. Each belongs to the range in which the separator before it begins."""
-    block: list[bytes] = []
-    begun, first = segment.start == 0, 0
-    separator = 0
-    for position, line in lines(segment.source, file, segment.start, None):
-        follow()
-        bare = line.strip()
-        if bare == (END_OF_TEXT.encode() if documents == "end-of-text" else b""):
-            if block:
-                yield _decoded(b"".join(block), segment, first).strip("\r\n")
-            block, begun, separator = [], True, position
-        elif begun:
-            if not block:
-                if segment.end is not None and separator >= segment.end:
-                    return
-                first = position
-            block.append(line)
-        elif segment.end is not None and position >= segment.end:
-            return
-    if block:
-        yield _decoded(b"".join(block), segment, first).strip("\r\n")
+def _blocks(source: Source, file: BinaryIO, separator: bytes) -> Iterator[str]:
+    """Documents between lines that hold nothing but the separator."""
+    numbered = lines(source, file, 0, None)
+    for between, block in itertools.groupby(numbered, lambda item: item[1].strip() == separator):
+        if not between:
+            positions, parts = zip(*block, strict=True)
+            yield _decoded(b"".join(parts), source, positions[0])
 
 
-def _json(segment: Segment, file: BinaryIO, records: Records, follow: Callable[[], None]) -> Iterator[str]:
-    number = 0
-    for position, line in lines(segment.source, file, segment.start, segment.end):
-        follow()
-        number += 1
+def _json(segment: Segment, file: BinaryIO, records: Records) -> Iterator[str]:
+    source = segment.source
+    for number, (position, line) in enumerate(lines(source, file, segment.start, segment.end), 1):
+        place = partial(_line, segment, number, position)
         if not line.strip():
             continue
-
-        def place(number: int = number, position: int = position) -> str:
-            return f"{segment.source.name}, line {line_number(segment.source, position) if segment.start else number}"
-
-        if number == 1 and not segment.start and line.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):
+        if position == 0 and line.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):
             raise UserError(
                 f"--input {place()}: the file is a list, not one JSON object per line; "
                 "jq -c '.[]' FILE > NEW.jsonl makes one that is read"
@@ -282,9 +239,9 @@ def _json(segment: Segment, file: BinaryIO, records: Records, follow: Callable[[
         try:
             record = json.loads(line, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:  # beside what is not JSON: long integers, deep nesting
-            hint = " (the file must hold one JSON object per line)" if number == 1 else ""
-            kind = "not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else "cannot be read"
-            raise UserError(f"--input {place()}: {kind}: {one_line(error)}{hint}; mend or remove the line") from None
+            hint = " (the file must hold one JSON object per line)" if position == 0 else ""
+            what = "not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else "cannot be read"
+            raise UserError(f"--input {place()}: {what}: {one_line(error)}{hint}; mend or remove the line") from None
         text = records.read(record, place)
         # JSON can hold halves of surrogate pairs, which are not characters.
         if b"\\ud" in line or b"\\uD" in line:
@@ -292,38 +249,37 @@ def _json(segment: Segment, file: BinaryIO, records: Records, follow: Callable[[
         yield text
 
 
-def _parquet(segment: Segment, records: Records, advance: Advance) -> Iterator[str]:
+def _line(segment: Segment, number: int, position: int) -> str:
+    """Names a line; number: its place in the segment."""
+    source = segment.source
+    return f"{source.name}, line {line_number(source, position) if segment.start else number}"
+
+
+def _parquet(segment: Segment, file: BinaryIO, records: Records) -> Iterator[str]:
     from pyarrow import parquet
 
-    source = segment.source
-    with reading(source), opened(source) as (file, _):
+    with reading(segment.source):
         table = parquet.ParquetFile(file)
         names = table.schema_arrow.names
         # Without any of them, read all columns, so that the message can name them.
         columns = [name for name in records.columns if name in names] or names
         groups = range(segment.start, table.num_row_groups if segment.end is None else segment.end)
         for group in groups:
-            number = 0
-            for batch in table.iter_batches(batch_size=256, row_groups=[group], columns=columns):
-                for record in batch.to_pylist():
-                    number += 1
-
-                    def place(number: int = number, group: int = group) -> str:
-                        return f"{source.name}, row {number} of group {group}"
-
-                    yield records.read(present(record), place)
-            advance(source.size // max(1, table.num_row_groups))
+            batches = table.iter_batches(batch_size=256, row_groups=[group], columns=columns)
+            rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+            for number, record in enumerate(rows, 1):
+                yield records.read(present(record), partial(_row, segment.source, number, f"group {group}"))
 
 
-def _decoded(content: bytes, segment: Segment, position: int) -> str:
+def _decoded(content: bytes, source: Source, position: int) -> str:
     try:
-        return content.decode("utf-8-sig" if position == 0 else "utf-8")
+        return content.decode("utf-8" if position else "utf-8-sig").strip("\r\n")
     except UnicodeDecodeError as error:
-        raise _not_utf8(segment, position, error) from None
+        raise _not_utf8(source, position, error) from None
 
 
-def _not_utf8(segment: Segment, position: int, error: UnicodeDecodeError) -> UserError:
-    source, byte = segment.source, position + error.start
+def _not_utf8(source: Source, position: int, error: UnicodeDecodeError) -> UserError:
+    byte = position + error.start
     place = source.name if source.compression else f"{source.name}, line {line_number(source, byte)}"
     return UserError(
         f"--input {place}: not UTF-8 text ({error.reason} near byte {byte}); convert it, for example with iconv"

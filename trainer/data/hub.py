@@ -97,74 +97,71 @@ def _parse(spec: str) -> list[tuple[str, str | None, str]]:
 FORMATS = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
     **dict.fromkeys((".csv", ".tsv"), "csv"),
-    **dict.fromkeys((".txt", ".parquet", ".arrow")),
+    **{suffix: suffix for suffix in (".txt", ".parquet", ".arrow")},
 }
-"""Suffixes that `datasets` reads, and the format of those that share one. Of several it takes the most frequent."""
+"""Suffix -> the format by which `datasets` reads it. Of several in a folder it takes the most frequent."""
 _ABOUT = re.compile(r"(licen[cs]e|notice|readme|copying)\b.*|(dataset_infos?|state|config)\.json", re.IGNORECASE)
+_CARD = {"configs", "dataset_info", "task_categories", "size_categories", "pretty_name", "license"}
+"""Keys of a data set's card, of which one tells it from another README.md with a head."""
+_SPLIT = re.compile(
+    r"(?:^|[^a-z0-9])(train(?:ing)?|test(?:ing)?|val(?:id(?:ation)?)?|dev|eval(?:uation)?)(?![a-z0-9])", re.IGNORECASE
+)
+"""As `datasets` finds the split of a file in its path (KEYWORDS_IN_PATH_NAME_BASE_PATTERNS of its data_files.py)."""
 
 
-def _require_one_format(spec: str, folder: Path) -> None:
-    """Refuse a folder of several formats, of which one would be read, unless its card names files. Raises UserError."""
-    if any(True for said in _cards(folder).values() for _ in _named(said)):
-        return
-    found: dict[str, str] = {}
-    for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder)
-        suffix = kind_of(path.name)[0]
-        if (
-            suffix in FORMATS
-            and not _ABOUT.fullmatch(path.name)
-            and not any(part.startswith(".") for part in inside.parts)
-        ):
-            found.setdefault(FORMATS[suffix] or suffix, str(inside))
-    if len(found) > 1:
-        raise UserError(
-            f"--input {spec}: the folder holds several formats ({', '.join(found.values())}), and `datasets` reads one "
-            "of them; give each its own folder, or name the files in the card's configs"
-        )
+def card(text: str) -> dict[str, Any]:
+    """What a data set's card (README.md) says in its head; empty for another text."""
+    head, marker, _ = text.removeprefix("---").partition("\n---")
+    said = _read(head) if marker and text.startswith("---") else {}
+    return said if _CARD & said.keys() else {}
 
 
-def card(text: str) -> Any:
-    """What a data set's card (README.md) says in its head; None if it has none."""
-    if not text.startswith("---"):
-        return None
+def splits(said: dict[str, Any], files: list[str]) -> list[str]:
+    """The splits of a folder with this card and these files, by the card's configs and by the files' names."""
+    named = list(_below(said.get("configs"), ("split",)))
+    return list(dict.fromkeys([*named, *(found[-1].lower() for file in files if (found := _SPLIT.findall(file)))]))
+
+
+def _read(text: str) -> dict[str, Any]:
     try:
-        return read_yaml(text.split("\n---", 1)[0].removeprefix("---"), Plain)
+        said = read_yaml(text, Plain)
     except yaml.YAMLError:  # `datasets` says what is wrong
-        return None
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
-def _cards(folder: Path) -> dict[str, Any]:
-    """The `configs` of a folder by the file that has them."""
-    found: dict[str, Any] = {}
+def _below(part: Any, keys: tuple[str, ...], below: bool = False) -> Iterator[str]:
+    """The texts under any of these keys, however deep. The name of a split names no file."""
+    if isinstance(part, str) and below:
+        yield part
+    for key, each in part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ():
+        if key != "split" or key in keys:
+            yield from _below(each, keys, below or key in keys)
+
+
+def _require_whole(spec: str, folder: Path) -> None:
+    """Refuse a folder whose card names files outside of it, or on the web, or of which one of two formats is read."""
+    require_listed(str(folder))
+    paths = [path for path in sorted(folder.rglob("*")) if not path.is_dir()]
+    for path in paths:
+        require_regular(path, folder)
+    named = 0
     for name in ("README.md", ".huggingface.yaml"):
-        file = folder / name
-        text = file.read_text("utf-8", errors="replace") if file.is_file() else ""
-        said = card(text if name == "README.md" else f"---\n{text}")
-        found[name] = said.get("configs") if isinstance(said, dict) else None
-    return found
-
-
-def _require_inside(spec: str, folder: Path) -> None:
-    """Refuse a folder whose card names files outside of it, or on the web. Raises UserError."""
-    for name, said in _cards(folder).items():
-        for path in _named(said):
+        text = (folder / name).read_text("utf-8", errors="replace") if (folder / name).is_file() else ""
+        said = card(text) if name == "README.md" else _read(text)
+        for path in _below(said.get("configs"), ("data_files", "data_dir")):
+            named += 1
             here = "://" not in path and "::" not in path and ".." not in Path(path).parts
             if not here or not is_inside(folder / path, folder):
                 raise UserError(f"--input {spec}: {name} names {path}, which is not in the folder; name files of it")
-
-
-def _named(part: Any, asked: bool = False) -> Iterator[str]:
-    """The files and folders that a card's `configs` name."""
-    if isinstance(part, str) and asked:
-        yield part
-    for name, each in part.items() if isinstance(part, dict) else (("", each) for each in _list(part)):
-        if name != "split":
-            yield from _named(each, asked or name in ("data_files", "data_dir"))
-
-
-def _list(part: Any) -> list[Any]:
-    return part if isinstance(part, list) else []
+    inside = [path.relative_to(folder) for path in paths if not _ABOUT.fullmatch(path.name)]
+    shown = [path for path in inside if not any(part.startswith(".") for part in path.parts)]
+    found = {form: path for path in shown if (form := FORMATS.get(kind_of(path.name)[0]))}
+    if len(found) > 1 and not named:
+        raise UserError(
+            f"--input {spec}: the folder holds several formats ({', '.join(map(str, found.values()))}), and `datasets` "
+            "reads one of them; give each its own folder, or name the files in the card's configs"
+        )
 
 
 @functools.lru_cache(maxsize=4)
@@ -184,14 +181,9 @@ def _open(spec: str) -> tuple[Any, str, str | None]:
         streaming = not offline() or folder is not None
         if folder is not None:
             try:
-                require_listed(name)
+                _require_whole(spec, folder)
             except PermissionError as error:  # prepare would take it for one of --output
                 raise forbidden(error) from None
-            for path in sorted(folder.rglob("*")):
-                if not path.is_dir():
-                    require_regular(path, folder)
-            _require_inside(spec, folder)
-            _require_one_format(spec, folder)
         try:
             if not offline() and "/" not in name and folder is None:
                 name = HfApi().dataset_info(name).id  # huggingface_hub 2.4 reads files of OWNER/NAME only

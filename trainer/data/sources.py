@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -36,15 +36,23 @@ SAMPLE = Path(__file__).parents[1] / "sample" / "opticks.txt"
 CHUNK = 1 << 20
 LONGEST_LINE = 64 << 20
 """Bytes of a line: a book has 1 MB, and a line is held in memory several times, of which the dataset Job has 2 GiB."""
-HEAD = 1 << 14
-"""Bytes in which a web page shows itself: a licence may stand before its first tag."""
-PAGE = re.compile(
-    rb"(?:\xef\xbb\xbf)?(?:\s|<!--(?s:.*?)-->|<\?xml[^>]*>)*+<(?:!doctype\s+html|html|head|title|body|meta)[\s>/]", re.I
-)
 HASHED_BYTES = 16 << 20
 """Local files up to this size are identified by their content, so a copy or a new image counts as the same; larger
 ones by size and modification time."""
 EXAMPLES = 'give text, JSONL or Parquet files, folders, patterns, URLs such as gs://bucket/folder, hf:NAME, or "sample"'
+VERSIONS = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "crc32c",
+    "generation",
+    "mtime",
+    "LastModified",
+    "Last-Modified",
+    "updated",
+    "last_modified",
+)
+"""Where the file systems of fsspec say which version of a file they have."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +70,6 @@ class Source:
     """Changes when the content does."""
     seekable: bool = False
     """Whether several processes may each read a range of it."""
-    inside: str = ""
-    """For a file that a folder or a pattern names: the folder that it must lie in, since others may put links there."""
 
 
 def find(inputs: list[str], passed: dict[str, list[str]] | None = None) -> list[Source]:
@@ -103,15 +109,8 @@ def _files(name: str, over: dict[str, list[str]]) -> list[Source]:
     except (ImportError, ValueError) as error:
         raise UserError(f"--input {name}: {cause(error)}; {EXAMPLES}") from None
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs the traceback of what it raises
-
-    def listed(system: Any, path: str) -> list[Source]:
-        found = _listed(system, path, name, over)
-        # A person chose a folder or the beginning of a pattern, and perhaps linked it, but none of the files inside.
-        inside = "" if [info["name"] for info in found] == [path] else re.split(r"[^/]*[*?\[]", path)[0] or "."
-        return [_source(system, info, inside) for info in found]
-
     try:
-        return reach(name, listed)
+        return reach(name, lambda system, path: [_source(system, info) for info in _listed(system, path, name, over)])
     except UserError:
         raise
     except FileNotFoundError as error:
@@ -151,79 +150,52 @@ def _listed(system: Any, path: str, name: str, over: dict[str, list[str]]) -> li
         inside = system.find(path, detail=True).values()
     if isinstance(system, LocalFileSystem):
         require_listed(path, pattern)
-    found: list[dict[str, Any]] = []
-    about = "" if pattern else _card(system, path, inside)
-    for info in sorted(inside, key=lambda info: info["name"]):
-        suffix = kind_of(info["name"])[0]
-        # A link, a FIFO or a device is not passed over: opening it says what it is.
-        size = info.get("size") if info["type"] == "file" else None
-        why = ("empty" if size == 0 else "") if pattern else passed_over(info["name"], path, size)
-        if info["name"] == about:
-            why = "card of a data set"
-        if not pattern and why != "hidden" and suffix in (*REFUSED, *TABLES):
-            raise UserError(
-                f"--input {name}: {info['name']} is of a kind that is not read from a folder, and what it says would "
-                f"be lost; convert it to .txt or .jsonl, remove it, or give the files, as in {name.rstrip('/')}/*.txt"
-            )
+    # A FIFO or a device is not passed over: opening it says what it is.
+    sizes = {each["name"]: each.get("size") if each["type"] == "file" else None for each in inside}
+    if pattern:
+        reasons = {file: "empty" if size == 0 else "" for file, size in sizes.items()}
+    else:
+        reasons = {file: passed_over(file, path, size) for file, size in sizes.items()}
+        for file, why in reasons.items():
+            if why != "hidden" and kind_of(file)[0] in (*REFUSED, *TABLES):
+                raise UserError(
+                    f"--input {name}: {file} is of a kind that is not read from a folder, and what it says would be "
+                    f"lost; convert it to .txt or .jsonl, remove it, or give the files, as in {name.rstrip('/')}/*.txt"
+                )
+        if card := _card(system, path, name, [file for file, why in reasons.items() if not why]):
+            reasons[card] = "card of a data set"
+    for file, why in sorted(reasons.items()):
         if why:
-            over.setdefault(why, []).append(PurePosixPath(info["name"]).name)
-        else:
-            found.append(info)
-    if not found:
+            over.setdefault(why, []).append(PurePosixPath(file).name)
+    if not (found := [each for each in inside if not reasons[each["name"]]]):
         raise UserError(
             f"--input {name}: no file with content matches the pattern"
             if pattern
             else f"--input {name}: the folder holds no file with content that ends in {', '.join(KINDS)} "
             f"(or these and {', '.join(COMPRESSIONS)}); for other text give a pattern, as in {name.rstrip('/')}/*.py"
         )
-    return found
+    return sorted(found, key=lambda each: each["name"])
 
 
-_SPLIT = re.compile(
-    r"(?:^|[^a-z0-9])(train(?:ing)?|test(?:ing)?|val(?:id(?:ation)?)?|dev|eval(?:uation)?)(?![a-z0-9])", re.I
-)
-"""As `datasets` finds the split of a file in its path (KEYWORDS_IN_PATH_NAME_BASE_PATTERNS of its data_files.py)."""
-_CARD = {"configs", "dataset_info", "task_categories", "size_categories", "pretty_name", "license"}
-"""Keys of a data set's card, of which one tells it from another README.md with a head."""
+def _card(system: Any, path: str, name: str, files: list[str]) -> str:
+    """The README.md of a clone of a hub's data set, empty where it is a text like others.
 
-
-def _card(system: Any, path: str, inside: Iterable[dict[str, Any]]) -> str:
-    """The README.md of a clone of a hub's data set, empty where it is a text like others. Raises UserError for splits.
-
-    Whoever trains on a clone as a whole trains on what is held out.
+    Raises UserError for several splits: whoever trains on all of them trains on what is held out.
     """
-    here = {info["name"].removeprefix(path).lstrip("/"): info for info in inside}
-    names = sorted(name for name in here if not any(part.startswith(".") for part in PurePosixPath(name).parts))
-    about = here.get("README.md", {})
-    head = system.cat_file(about["name"]).decode("utf-8", "replace") if about.get("type") == "file" else ""
-    said = hub.card(head)
-    is_card = isinstance(said, dict) and not _CARD.isdisjoint(said)
-    splits: dict[str, str] = {}
-    for name in names:
-        kind = KINDS.get(kind_of(name)[0])
-        if kind and name != "README.md" and (is_card or kind != "text"):
-            for split in _SPLIT.findall(name)[-1:]:
-                splits.setdefault(split.lower(), name)
-    for each in _listed_in(said, "configs") if is_card else ():
-        for files in _listed_in(each, "data_files"):
-            if isinstance(files, dict) and isinstance(files.get("split"), str):
-                splits.setdefault(files["split"], str(files.get("path")))
-    if len(splits) > 1 and (is_card or any(split.startswith("train") for split in splits)):
-        named = ", ".join(f"{split} ({name})" for split, name in splits.items())
-        ways = f"hf:{path} for its split train, or the files of one" if isinstance(system, LocalFileSystem) else "one"
+    readme = f"{path.rstrip('/')}/README.md"
+    said = hub.card(system.cat_file(readme).decode("utf-8", "replace")) if readme in files else {}
+    others = [file for file in files if file != readme]
+    splits = hub.splits(said, [file.removeprefix(path) for file in others if said or KINDS[kind_of(file)[0]] != "text"])
+    if len(splits) > 1 and (said or any(split.startswith("train") for split in splits)):
+        hf = f"hf:{path} for its split train, or " if isinstance(system, LocalFileSystem) else ""
         raise UserError(
-            f"--input {path}: holds the splits {named}, and all of them would be learned; give {ways}, as in "
-            f"{path.rstrip('/')}/{next(iter(splits.values()))}"
+            f"--input {name}: holds the splits {', '.join(splits)}, and all of them would be learned; give {hf}the "
+            "files of one"
         )
-    return about["name"] if is_card and len(names) > 1 else ""
+    return readme if said and others else ""
 
 
-def _listed_in(part: Any, key: str) -> list[Any]:
-    found = part.get(key) if isinstance(part, dict) else None
-    return found if isinstance(found, list) else []
-
-
-def _source(system: Any, info: dict[str, Any], inside: str) -> Source:
+def _source(system: Any, info: dict[str, Any]) -> Source:
     path = info["name"]
     local = isinstance(system, LocalFileSystem)
     name = path if local else system.unstrip_protocol(path)
@@ -233,75 +205,60 @@ def _source(system: Any, info: dict[str, Any], inside: str) -> Source:
     kind = KINDS.get(suffix, "text")
     if kind == "parquet" and compression:
         raise UserError(f"--input {name}: a Parquet file is compressed inside; unpack it")
+    if name.startswith("http"):
+        info = system.info(path)  # a listing says less
+        if info.get("mimetype") == "text/html":
+            raise UserError(
+                f"--input {name}: the server answers with a web page (text/html), whose markup would be learned; give "
+                "the address of the file itself (/raw/ or /resolve/ in place of /blob/), hf:NAME for a data set of the "
+                "hub, or a file that you saved"
+            )
     size = int(info.get("size") or 0)
     if local and size == 0 and info["type"] == "file":
         raise UserError(f"--input {name}: is empty; leave it out")
     # A web server says whether it answers requests for ranges.
     seekable = not compression and size > 0 and info.get("partial", True)
-    found = Source(name, kind, compression, size, seekable=seekable, inside=inside if local else "")
-    if name.startswith("http") and _is_page(system, path):
-        raise UserError(
-            f"--input {name}: the server answers with a web page (HTML), whose markup would be learned; give the "
-            "address of the file itself, hf:NAME for a data set of the hub, or a file that you saved"
-        )
+    found = Source(name, kind, compression, size, seekable=seekable)
     try:
-        return replace(found, identity=_identity(found, info, local))
+        return replace(found, identity=_local_identity(name) if local else _identity(size, info))
     except (Unfit, FileNotFoundError) as error:  # the second of a link to nothing
         raise UserError(f"--input {name}: {error.strerror}; leave it out, or put the file there") from None
 
 
-def _is_page(system: Any, path: str) -> bool:
-    """Whether what a web server sends begins as HTML: a page about data, a login, an error without its status."""
-    head = b""
-    with system.open(path, "rb", block_size=0) as file:  # streamed: no range that some servers answer with all of it
-        while len(head) < HEAD and (part := file.read(HEAD - len(head))):
-            head += part
-    return PAGE.match(head) is not None
+def _local_identity(name: str) -> str:
+    with open_regular(Path(name)) as file:
+        about = os.fstat(file.fileno())
+        if about.st_size > HASHED_BYTES:
+            return f"{about.st_size} mtime:{about.st_mtime}"
+        return f"{about.st_size} sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
-def _identity(source: Source, info: dict[str, Any], local: bool) -> str:
+def _identity(size: int, info: dict[str, Any]) -> str:
     """Size and the storage's version of the content: a hash, an ETag, or the time of the last change."""
-    size = source.size
-    if local:
-        file = _local(source)
-        size = os.fstat(file.fileno()).st_size
-        with file:
-            if size > HASHED_BYTES:
-                return f"{size} mtime:{os.fstat(file.fileno()).st_mtime}"
-            return f"{size} sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-    keys = ("ETag", "etag", "md5Hash", "crc32c", "generation", "mtime", "LastModified", "updated", "last_modified")
-    known = next((f"{key}:{info[key]}" for key in keys if info.get(key)), "")
+    known = next((f"{key}:{info[key]}" for key in VERSIONS if info.get(key)), "")
     return f"{size} {known}".strip()
 
 
 @contextmanager
-def opened(source: Source) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """The decompressed content, and the stored file under it, whose position shows the progress."""
+def opened(source: Source) -> Iterator[BinaryIO]:
+    """The decompressed content."""
     with reading(source), _stored(source) as stored:
         openers: dict[Any, Any] = compr | {"zstd": Zstandard}
-        decompress = openers[source.compression or None]
-        content = decompress(stored, mode="rb")
+        content = openers[source.compression or None](stored, mode="rb")
         # Remote files have no readlines(hint); local ones are buffered already.
         plain = isinstance(stored, io.BufferedReader) and not source.compression
-        yield (content if plain else io.BufferedReader(content, CHUNK)), stored
+        yield content if plain else cast(BinaryIO, io.BufferedReader(content, CHUNK))
 
 
 def _stored(source: Source) -> Any:
     if "://" not in source.name:
-        return _local(source)
+        return open_regular(Path(source.name))
     file = reach(source.name, lambda system, path: system.open(path, "rb"))
     if 0 < source.size < 1024:
         if file.read(len(LFS)) == LFS:
             raise Unfit(source.name, POINTER)
         file.seek(0)
     return file
-
-
-def _local(source: Source) -> io.BufferedReader:
-    """The file; one that a person named may be a link, one that a folder holds only to another file inside."""
-    if not source.inside:
-        return open_regular(Path(os.path.realpath(source.name)))
-    return open_regular(Path(source.name), Path(source.inside))
 
 
 @contextmanager

@@ -90,7 +90,7 @@ def _records(key: str, spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
         return
     try:
         (source,) = sources.find([spec])
-        with sources.opened(source) as (file, _):
+        with sources.opened(source) as file:
             content = file.read()
         document = json.loads(content, object_pairs_hook=unique_keys)
     except UserError as error:

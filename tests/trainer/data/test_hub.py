@@ -130,7 +130,7 @@ CARDS = {
 def test_a_card_whose_aliases_make_millions_of_values_is_not_walked_through(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))]
     (tmp_path / "README.md").write_text("\n".join(["---", *lines, "configs: *a11", "---", "Text"]))
-    hub._require_inside("hf:it", tmp_path)
+    hub._require_whole("hf:it", tmp_path)
 
 
 @pytest.mark.parametrize("card", CARDS)
@@ -169,10 +169,10 @@ def test_a_folder_of_two_formats_is_refused_and_names_both(tmp_path: Path, names
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('{"text": "Light."}\n')
     if not refused:
-        hub._require_one_format("hf:x", tmp_path)
+        hub._require_whole("hf:x", tmp_path)
         return
     with pytest.raises(UserError, match=r"several formats") as caught:
         hub._open(f"hf:{tmp_path}")
     assert f"({names[0]}, {names[1]})" in str(caught.value)
     (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files: {names[0]}\n---\n")
-    hub._require_one_format("hf:x", tmp_path)
+    hub._require_whole("hf:x", tmp_path)

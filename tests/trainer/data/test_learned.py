@@ -19,7 +19,7 @@ from tests.trainer.data.test_records import call, calling
 from trainer import prepare
 from trainer.data import documents
 from trainer.data.conversations import Chat
-from trainer.data.text_field import TextField
+from trainer.data.documents import TextField
 from trainer.errors import UserError
 
 Build = Callable[[str], Chat]
@@ -347,4 +347,4 @@ def test_a_table_says_what_the_same_json_says(chat: Build, tmp_path: Path) -> No
 
 def read(path: Path, records: Any) -> list[str]:
     (source,) = prepare.find([str(path)])
-    return [unit.text for unit in documents.units(documents.plan([source])[0], "file", records, lambda _: None)]
+    return [unit.text for unit in documents.units(documents.plan([source], "file")[0], "file", records)]

@@ -11,9 +11,9 @@ import pytest
 from tests.trainer.conftest import Disk
 from trainer import prepare
 from trainer.contract import EXIT_USAGE
-from trainer.data import documents, pieces, shards
+from trainer.data import documents, pool, shards
 from trainer.data.batches import open_dataset
-from trainer.data.text_field import TextField
+from trainer.data.documents import TextField
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_power_cut_finds_every_file_of_a_finished_dataset(
 
     monkeypatch.setattr(prepare, "_sweep", sweeps)
     assert run("--input", text, "--output", out, "--tokenizer", source, "--workers", "1") == 0
-    assert {path.suffix for path in files} == {".bin", ".jinja", ".json", ".jsonl"}
+    assert {path.suffix for path in files} == {".bin", ".jinja", ".json"}
     assert len(list(out.glob("*.bin"))) >= 2
 
 
@@ -104,7 +104,7 @@ def test_a_tokenizer_whose_library_panics_is_one_line_and_no_reason_to_try_again
 
     records: Any = Reads() if where == "reading" else TextField("text")
     coder = shards.Coder(records, panics, b"", 2)
-    monkeypatch.setattr(pieces, "_coder", lambda settings: coder)
+    monkeypatch.setattr(pool, "_coder", lambda settings: coder)
     if where == "beginning":
         monkeypatch.setattr(prepare, "unfit", panics)
     if where == "reading":
