@@ -16,21 +16,21 @@ from trainer import log
 from trainer.data.tokenizer import load_tokenizer
 from trainer.errors import UserError, usage
 from trainer.log import say
-from trainer.models import origin
+from trainer.models import loading
 from trainer.sample import DRAWN, add_options, check, conversation
 
 
 @usage
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.chat", description="Answer messages with a trained model.")
-    origin.add_options(parser)
+    loading.add_options(parser)
     add_options(parser, tokens=400)
     options = parser.parse_args(arguments)
     check(options)
-    source = origin.from_options(options)
+    source = loading.from_options(options)
     chat = conversation(source.model)
     tokenizer = load_tokenizer(source.model)
-    net = origin.load_language_model(source)
+    net = loading.load_language_model(source)
     drawn = {name: getattr(options, name) for name in DRAWN}
     say(json.dumps({"end": True}))
     for number, line in enumerate(sys.stdin):

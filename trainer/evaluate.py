@@ -24,7 +24,7 @@ from trainer.data.batches import open_dataset
 from trainer.errors import UserError, usage
 from trainer.export import evaluations
 from trainer.files import read_text
-from trainer.models import adapters, capacity, origin
+from trainer.models import adapters, capacity, loading
 from trainer.parallel.world import join, leave_group, require_device
 from trainer.tasks.pretrain import Validation
 from trainer.train.precision import TYPES, choose, hardware
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m trainer.evaluate", description="The loss of a model on held-out text."
     )
-    origin.add_options(parser)
+    loading.add_options(parser)
     parser.add_argument("--data", metavar="DIR", help="folder written by trainer.prepare; default: the data of --run")
     parser.add_argument(
         "--batches", type=int, help="validation micro-batches; 0: the whole split; default: as in training"
@@ -109,7 +109,7 @@ def _judge(options: argparse.Namespace) -> int:
     for name in ("limit", "shots", "sequence_length"):
         if getattr(options, name) is not None and getattr(options, name) < (name != "shots"):
             raise UserError(f"--{name.replace('_', '-')} {getattr(options, name)}: give a positive number")
-    source = origin.from_options(options)
+    source = loading.from_options(options)
     require_device(begun=False)
     world = join(timeout_seconds=SLOWEST_SECONDS)
     asked = options.precision or "fp32"
@@ -150,7 +150,7 @@ def evaluate(options: argparse.Namespace) -> Evaluation | None:
 
     Returns None on all workers but the first.
     """
-    source = origin.from_options(options)
+    source = loading.from_options(options)
     begin = time.monotonic()
     world = join(timeout_seconds=120)
     if source.checkpoint is not None:
@@ -173,13 +173,13 @@ def evaluate(options: argparse.Namespace) -> Evaluation | None:
 Parts = tuple[nn.Module, "work.Validation", schema.Config, Callable[[], dict[str, float]]]
 
 
-def _of_checkpoint(source: origin.Source, path: Path, options: argparse.Namespace) -> Parts:
+def _of_checkpoint(source: loading.Source, path: Path, options: argparse.Namespace) -> Parts:
     """Build the task that the checkpoint's configuration describes, and load the checkpoint's weights."""
     # Use only the checkpoint: the hub may no longer serve the run's initial weights or its teacher. Distillation
     # validates the student's plain loss, so the student is evaluated as a language model.
     given = schema.stored(read_text(path / "config.yaml"))
     adapted = adapters.is_folder(path / "model")
-    named = origin.base_of(source) if adapted else path / "model"
+    named = loading.base_of(source) if adapted else path / "model"
     given |= {"model.name": named, "model.preset": "", "model.config": ""}
     given |= {"engine.name": "ddp", "engine.deepspeed_config": ""}  # the stored settings include that file's
     arguments = [f"{key}={value}" for key, value in given.items()]
@@ -197,13 +197,13 @@ def _of_checkpoint(source: origin.Source, path: Path, options: argparse.Namespac
     return built.module, built.validation, settings, built.validation_figures
 
 
-def _of_model(source: origin.Source, options: argparse.Namespace) -> Parts:
+def _of_model(source: loading.Source, options: argparse.Namespace) -> Parts:
     from trainer.models import networks
 
     if options.data is None:
         raise UserError("--data is missing; with --model give the folder that trainer.prepare wrote")
     dataset = open_dataset(options.data)
-    net = origin.load_language_model(source)
+    net = loading.load_language_model(source)
     words, most = net.config.get_text_config().vocab_size, networks.positions(net.config)
     if dataset.largest >= words:
         raise UserError(

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from trainer.checkpoint.format import INDEX, indexed
-from trainer.config.paths import folder, place
+from trainer.config.paths import folder, path_or_name
 from trainer.contract import FETCHED, MANIFEST
 from trainer.errors import UserError, may_pass, one_line, usage
 from trainer.files import (
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     wanted.add_argument(
         "--questions",
         nargs="+",
-        type=place,
+        type=path_or_name,
         metavar="SOURCE",
         help="hf:NAME, or two SQuAD files: train, validation; one file serves as both",
     )

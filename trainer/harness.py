@@ -9,13 +9,11 @@ import contextlib
 import difflib
 import io
 import json
-import logging
 import os
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any, TextIO, cast
 
 import torch
@@ -30,9 +28,10 @@ from lm_eval import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
+from trainer import patches
 from trainer.data import hub
 from trainer.errors import UserError, one_line
-from trainer.models import origin
+from trainer.models import loading
 from trainer.parallel.world import World
 
 RESAMPLES = 1000
@@ -51,12 +50,7 @@ def _refuse(name: str, *_: Any, **__: Any) -> Any:
     raise UserError(f"the metric {name} {REFUSED}")
 
 
-# Replaces the package that fetches metrics as programs and takes seconds to import.
-sys.modules["evaluate"] = cast("ModuleType", SimpleNamespace(load=_refuse))
-# Both start programs (pip, git) for information that is not used here.
-lm_eval.evaluator.add_env_info = lambda storage: None
-lm_eval.evaluator.get_git_commit_hash = lambda: None
-logging.getLogger("lm_eval").setLevel(logging.ERROR)
+patches.harness_without_programs(_refuse)
 
 
 class Model(HFLM):
@@ -123,7 +117,7 @@ class Lines(io.TextIOBase):
 
 
 def judge(
-    source: origin.Source,
+    source: loading.Source,
     names: list[str],
     world: World,
     precision: tuple[str, torch.dtype],
@@ -140,7 +134,7 @@ def judge(
     with contextlib.redirect_stderr(sys.stderr if sys.stderr.isatty() else Lines(sys.stderr)):
         tasks = load_tasks(names, include)
         _check_shares(tasks, limit, world.size)
-        net = origin.load_language_model(source).to(world.device)
+        net = loading.load_language_model(source).to(world.device)
         build, run = cast("tuple[Any, Any]", (Model, simple_evaluate))  # their decorators are untyped
         model = build(net, _tokenizer(source), world, precision[1], length)
         found = run(model, tasks=tasks, num_fewshot=shots, limit=limit, bootstrap_iters=RESAMPLES, log_samples=False)
@@ -249,7 +243,7 @@ def _unavailable(name: str, index: dict[str, Any], error: Exception) -> str:
     return f"cannot load its data ({', '.join(sorted(data)[:3]) or 'none'}): {one_line(error)}{offline}"
 
 
-def _tokenizer(source: origin.Source) -> Any:
+def _tokenizer(source: loading.Source) -> Any:
     from transformers import AutoTokenizer
 
     try:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from trainer.config.paths import folder, place
+from trainer.config.paths import folder, path_or_name
 from trainer.config.vocabulary import TRAINABLE, words_to_train
 from trainer.data import conversations
 from trainer.data.batches import CONVERSATIONS, INDEX, VERSION, open_dataset
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--input",
         nargs="+",
         required=True,
-        type=place,
+        type=path_or_name,
         help="text, JSONL (.gz, .zst) or Parquet files, folders, patterns, URLs (gs://, s3://, https://), "
         'hf:NAME[/CONFIG][:SPLIT], or "sample"',
     )
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--tokenizer",
         default="gpt2",
-        type=place,
+        type=path_or_name,
         help="gpt2, a local folder, a Hugging Face name, or train:WORDS for one trained on the input",
     )
     parser.add_argument("--text-field", default="text", help="field or column that holds the text of a record")

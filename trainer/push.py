@@ -13,7 +13,7 @@ from typing import Any
 
 from trainer.errors import UserError, one_line, usage
 from trainer.export.__main__ import DTYPES, export
-from trainer.models import origin
+from trainer.models import loading
 
 OWN = {".gitattributes"}
 """What the hub itself puts into an empty repository."""
@@ -23,18 +23,18 @@ KEY = "the Hugging Face token"
 @usage
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.push", description="Upload a model to the hub.")
-    origin.add_options(parser)
+    loading.add_options(parser)
     parser.add_argument("--repository", default="", metavar="OWNER/NAME", help="default: the run's name, of your own")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="type of the weights")
     parser.add_argument("--merge", action="store_true", help="an adapter: add it to its model, and upload that")
     parser.add_argument("--public", action="store_true", help="a new repository is for everybody, not private")
     parser.add_argument("--replace", action="store_true", help="replace the files of a repository that has some")
     options = parser.parse_args(arguments)
-    print(push(origin.from_options(options), options))
+    print(push(loading.from_options(options), options))
     return 0
 
 
-def push(source: origin.Source, options: argparse.Namespace) -> str:
+def push(source: loading.Source, options: argparse.Namespace) -> str:
     """The address of the model. Raises UserError before anything is made where the hub would refuse it."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HTTPError
@@ -65,7 +65,7 @@ def push(source: origin.Source, options: argparse.Namespace) -> str:
     return f"{done.repo_url} at {done.oid[:12]}"
 
 
-def _repository(api: Any, source: origin.Source, options: argparse.Namespace) -> str:
+def _repository(api: Any, source: loading.Source, options: argparse.Namespace) -> str:
     """OWNER/NAME of the repository. Raises UserError for a token that only reads, and for one that has files."""
     from huggingface_hub.errors import HfHubHTTPError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trainer import log
 from trainer.data.tokenizer import find_folder, load_tokenizer
 from trainer.errors import UserError, usage
-from trainer.models import origin
+from trainer.models import loading
 from trainer.plain import plain
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m trainer.sample", description="Continue a text with a trained model."
     )
-    origin.add_options(parser)
+    loading.add_options(parser)
     parser.add_argument("--prompt", default="The", help="how the text begins; - reads it from stdin")
     parser.add_argument("--chat", action="store_true", help="the prompt is a user's message; print the answer alone")
     parser.add_argument("--count", type=int, default=1, help="texts to draw")
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     drawn = {name: getattr(options, name) for name in ("chat", "count", *DRAWN)}
     # Any byte can be a token, and this text ends in somebody's terminal.
-    print(plain("\n---\n".join(sample(origin.from_options(options), prompt, options.tokens, **drawn))))
+    print(plain("\n---\n".join(sample(loading.from_options(options), prompt, options.tokens, **drawn))))
     return 0
 
 
@@ -61,7 +61,7 @@ def check(options: argparse.Namespace) -> None:
         raise UserError("--count: with --temperature 0 every text is the same; raise the temperature")
 
 
-def sample(source: origin.Source, prompt: str, tokens: int, *, chat: bool = False, **drawn: Any) -> list[str]:
+def sample(source: loading.Source, prompt: str, tokens: int, *, chat: bool = False, **drawn: Any) -> list[str]:
     """Texts that begin with the prompt or, with `chat`, answers to it. `drawn`: as for `continuations`.
 
     Raises UserError when the model, its tokenizer or its chat template is missing.
@@ -70,7 +70,7 @@ def sample(source: origin.Source, prompt: str, tokens: int, *, chat: bool = Fals
     from trainer.models.generation import continuations, continued
 
     asked = conversation(source.model).asked([{"role": "user", "content": prompt}]) if chat else []
-    net = origin.load_language_model(source)
+    net = loading.load_language_model(source)
     tokenizer = load_tokenizer(source.model)
     length, positions = len(asked or tokenizer.encode(prompt).ids), networks.positions(net.config)
     if positions is not None and length + tokens > positions:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from tests.trainer import toy
 from tests.trainer.conftest import ROOT
 from trainer.errors import UserError
-from trainer.models import networks, origin
+from trainer.models import loading, networks
 from trainer.parallel.world import World
 
 UNPICKLES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
@@ -89,7 +89,7 @@ def _weights(folder: Path) -> None:
 
 
 OPENERS: dict[str, Callable[[Path], Any]] = {
-    "evaluate, sample, export": lambda folder: origin.load(origin.Source(str(folder))),
+    "evaluate, sample, export": lambda folder: loading.load(loading.Source(str(folder))),
     "model.name": _weights,
 }
 
@@ -118,7 +118,7 @@ def test_an_architecture_that_is_no_model_is_refused(tmp_path: Path) -> None:
     config = {"model_type": "gpt2", "architectures": ["AutoTokenizer"], "n_layer": 1, "n_embd": 8, "n_head": 1}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match="AutoTokenizer is no model"):
-        origin.load(origin.Source(str(tmp_path)))
+        loading.load(loading.Source(str(tmp_path)))
 
 
 def exchanged(world: World) -> Any:

@@ -28,7 +28,7 @@ def expanded(path: str) -> str:
     return whole
 
 
-def place(text: str) -> str:
+def path_or_name(text: str) -> str:
     """The type of an argument that may be a path, or a name or an address."""
     try:
         return text if "://" in text else expanded(text)
@@ -38,4 +38,4 @@ def place(text: str) -> str:
 
 def folder(text: str) -> Path:
     """The type of an argument that is a path."""
-    return Path(place(text))
+    return Path(path_or_name(text))

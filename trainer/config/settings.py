@@ -37,7 +37,7 @@ def _switch(given: Any) -> Any:
     return {"yes": "true", "1": "true", "no": "false", "0": "false"}.get(word, word)
 
 
-Place = Annotated[str, AfterValidator(expanded)]
+PathOrName = Annotated[str, AfterValidator(expanded)]
 """A path, or a name."""
 Preset = Annotated[str, AfterValidator(_preset)]
 Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)]
@@ -73,10 +73,10 @@ class Model(Settings):
     preset: Preset = ""
     """Size of a GPT-2 to train from scratch: tiny, micro, distil, small, medium, large, xl. Empty: small, unless name
     or config is set."""
-    name: Place = ""
+    name: PathOrName = ""
     """Initial weights, of any causal language model of transformers: a name on the Hugging Face hub, a Hugging Face
     folder, or a run or checkpoint of trainyard."""
-    config: Place = ""
+    config: PathOrName = ""
     """A config.json of transformers, to train a model of that shape from scratch."""
     checkpointing: Annotated[bool, NO_MATHEMATICS] = False
     """Recompute each layer's activations in the backward pass instead of keeping them: a third more time, a fraction
@@ -102,14 +102,14 @@ class Adapter(Settings):
 
 
 class Data(Settings):
-    directory: Annotated[Place, Effect(_ORDER, mathematical=False)] = ""
+    directory: Annotated[PathOrName, Effect(_ORDER, mathematical=False)] = ""
     """Folder with the shards and index.json of `python -m trainer.prepare`. Required, except for question answering."""
     verify: Annotated[Literal["auto", "always", "never"], NO_MATHEMATICS] = "auto"
     """auto | always | never: verify the checksum of every shard at the start. auto: of data up to 1 GB."""
 
 
 class Run(Settings):
-    directory: Annotated[Place, NO_MATHEMATICS] = ""
+    directory: Annotated[PathOrName, NO_MATHEMATICS] = ""
     """Folder for checkpoints, metrics and DONE, on storage that every worker mounts. Required."""
     seed: Annotated[int, Field(ge=0, lt=2**63), Effect(_ORDER)] = 1337
     """Determines the initial weights and the order of the data."""
@@ -221,7 +221,7 @@ Questions = Annotated[str, AfterValidator(_source)]
 
 
 class Distillation(Settings):
-    teacher: Annotated[Place, OBJECTIVE] = ""
+    teacher: Annotated[PathOrName, OBJECTIVE] = ""
     """The model to learn from: a Hugging Face folder or name, or a run or checkpoint of trainyard, with the same tokens
     as the data. Required by task=distillation."""
     temperature: Annotated[Above0, OBJECTIVE] = 2.0

@@ -8,13 +8,13 @@ without a trace is counted in `notes`.
 
 import re
 from collections import Counter
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from trainer import patches
 from trainer.config.values import in_words
 from trainer.data import records, traces
 from trainer.data.answers import BEGINS, COUNTS, ID, MARKS, Encoder, Span, Undecodable, marked, squeezed
@@ -38,15 +38,6 @@ RECORDS, SPOKEN = "records", "answers"
 """What notes count."""
 
 
-class _Day(datetime):
-    """A fixed date for templates that ask for today's (Llama 3, SmolLM3): otherwise the same conversations would have
-    other tokens tomorrow. Llama 3.1's own template falls back to this date."""
-
-    @classmethod
-    def now(cls, tz: Any = None) -> "_Day":
-        return cls(2024, 7, 26)
-
-
 class Chat:
     """Renders and encodes with the tokenizer and the template in a dataset's folder."""
 
@@ -57,7 +48,7 @@ class Chat:
         from transformers import PreTrainedTokenizerFast
         from transformers.utils import chat_template_utils
 
-        chat_template_utils.datetime = _Day
+        patches.fix_the_date_of_templates()
         tokenizer = tokenizer or Tokenizer.from_file(str(folder / FILE))
         try:
             self._known = PreTrainedTokenizerFast.from_pretrained(folder, tokenizer_object=tokenizer)

@@ -14,7 +14,7 @@ from trainer.config.paths import folder
 from trainer.errors import UserError, usage
 from trainer.export import model_card
 from trainer.files import DESCRIPTION, copy
-from trainer.models import adapters, origin
+from trainer.models import adapters, loading
 
 DTYPES = ("fp32", "bf16", "fp16")
 WEIGHTS = (
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m trainer.export", description="Write a model as a Hugging Face folder."
     )
-    origin.add_options(parser)
+    loading.add_options(parser)
     parser.add_argument("--output", required=True, type=folder, metavar="FOLDER", help="where to write; must not exist")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="type of the weights")
     parser.add_argument(
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--merge", action="store_true", help="an adapter: add it to its model, and write that")
     parser.add_argument("--force", action="store_true", help="replace --output if it is there")
     options = parser.parse_args(arguments)
-    source = origin.from_options(options)
+    source = loading.from_options(options)
     try:
         export(source, options.output, options.dtype, options.safetensors_only, options.force, options.merge)
     except OSError as error:
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def export(
-    source: origin.Source,
+    source: loading.Source,
     output: Path,
     dtype: str = "fp32",
     bare: bool = False,
@@ -65,7 +65,7 @@ def export(
     adapter = adapters.is_folder(source.model)
     if merge and not adapter:
         raise UserError(f"--merge: {source.model} is a whole model already; leave it out")
-    net = None if adapter and not merge else _as(origin.load(source), dtype)
+    net = None if adapter and not merge else _as(loading.load(source), dtype)
     temporary, old = (output.with_name(f".{output.name}.{word}") for word in ("new", "old"))
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -112,7 +112,7 @@ def _type(dtype: str) -> Any:
     return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
 
 
-def _copy_tokenizer(source: origin.Source, folder: Path) -> None:
+def _copy_tokenizer(source: loading.Source, folder: Path) -> None:
     """Copy the tokenizer's files beside the weights; for a hub model, save what transformers makes of them."""
     if Path(source.model).is_dir():
         for file in Path(source.model).iterdir():

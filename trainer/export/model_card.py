@@ -11,7 +11,7 @@ from trainer.contract import DONE
 from trainer.export import evaluations
 from trainer.files import read_record, read_text
 from trainer.models import adapters
-from trainer.models.origin import Source
+from trainer.models.loading import Source
 
 TEMPLATE = Path(__file__).with_suffix(".md")
 SHOWN = (

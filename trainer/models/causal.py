@@ -17,9 +17,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from trainer import log
 from trainer.models import attention
-from trainer.models.copies import Copies
 from trainer.models.gpt2 import CHUNK
 from trainer.models.head import Kernels, token_loss
+from trainer.models.weight_cache import WeightCache
 
 IGNORED = -100
 """The target of a token without a loss, as in transformers."""
@@ -32,7 +32,7 @@ class CausalModel(nn.Module):
         super().__init__()
         self.net = net.train()  # from_pretrained leaves it in eval mode, in which layers checkpoint nothing
         self._kernels = self._kernels_of_accelerator = Kernels(compile=False)
-        self._copies = Copies()
+        self._weight_cache = WeightCache()
         self._plain: bool | None = None
         self._output: Any = None
         """The class of the base model's output."""
@@ -70,9 +70,9 @@ class CausalModel(nn.Module):
             return self._loss_of_own_logits(hidden, targets, chunk)
         head, device = self.net.get_output_embeddings().weight, hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else head.dtype
-        self._copies.begin(head)
+        self._weight_cache.begin(head)
         with torch.autocast(device, enabled=False):
-            padded = self._copies.padded(head, dtype, detached=False)
+            padded = self._weight_cache.padded(head, dtype, detached=False)
             kernels = self._kernels_of_accelerator if hidden.is_cuda else self._kernels
             return token_loss(hidden.to(dtype), padded, targets, len(head), kernels, chunk)
 

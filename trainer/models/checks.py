@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from trainer.errors import UserError, one_line
-from trainer.models.copies import Copies
+from trainer.models.weight_cache import WeightCache
 
 LENGTH = 8
 """Tokens in each of two rows, which differ in the last."""
@@ -46,7 +46,7 @@ def check(key: str, module: Any, dtype: torch.dtype) -> None:
         with torch.random.fork_rng(devices), torch.autocast(device.type, dtype, enabled=half):
             given, ours = compute(key, kind, losses)
     finally:
-        module._copies = Copies()  # FSDP divides the weights that these belong to
+        module._weight_cache = WeightCache()  # FSDP divides the weights that these belong to
         for part, mode in modes.items():
             part.training = mode
     logits = given.logits.float()

@@ -2,7 +2,7 @@
 
 The parameters, their names, and what is saved are those of transformers' GPT2LMHeadModel. The forward pass is written
 here; docs/performance.md has the gains. The products read copies of the weights that are made once per optimizer step
-(copies.py). Head and loss are fused (head.py). Attention on the CPU is ours (attention.py). All blocks share one
+(weight_cache.py). Head and loss are fused (head.py). Attention on the CPU is ours (attention.py). All blocks share one
 compiled graph, which takes a twelfth of the time to compile and lets the exchange of gradients begin while the backward
 pass still runs.
 """
@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from trainer.models import attention
-from trainer.models.copies import Copies
 from trainer.models.head import Kernels, TiedGradient, token_loss
+from trainer.models.weight_cache import WeightCache
 
 CHUNK = 4096
 """Tokens whose logits exist at a time: 0.4 GB in bf16 for GPT-2. An accelerator needs more work at once: four times as
@@ -49,7 +49,7 @@ class LanguageModel(nn.Module):
         self._block: Any = block
         self._kernels = Kernels(compile=False)
         self._compiled = False
-        self._copies = Copies()
+        self._weight_cache = WeightCache()
         self._masks: dict[int, torch.Tensor] = {}
 
     def compile(self, *args: Any, **options: Any) -> None:
@@ -71,7 +71,7 @@ class LanguageModel(nn.Module):
         with torch.autocast(inputs.device.type, enabled=False):
             tied = TiedGradient() if self.net.lm_head.weight is self.net.transformer.wte.weight else None
             hidden = self._hidden(inputs, dtype, tied)
-            head = self._copies.padded(self.net.lm_head.weight, dtype, detached=tied is not None)
+            head = self._weight_cache.padded(self.net.lm_head.weight, dtype, detached=tied is not None)
             chunk = CHUNK * (4 if head.is_cuda else 1)
             hidden, targets = hidden.flatten(0, 1), targets.flatten()
             return token_loss(hidden, head, targets, self._vocabulary, self._kernels, chunk, tied)
@@ -90,7 +90,7 @@ class LanguageModel(nn.Module):
         dtype = self._product_type(inputs.device)
         with torch.autocast(inputs.device.type, enabled=False):
             hidden = self._hidden(inputs, dtype, tied=None)
-            return hidden, self._copies.padded(self.net.lm_head.weight, dtype, detached=False)
+            return hidden, self._weight_cache.padded(self.net.lm_head.weight, dtype, detached=False)
 
     @torch.no_grad()
     def attention_statistics(self, batch: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
@@ -128,12 +128,12 @@ class LanguageModel(nn.Module):
 
     def _embedded(self, inputs: torch.Tensor, tied: TiedGradient | None) -> torch.Tensor:
         trunk = self.net.transformer
-        self._copies.begin(trunk.wte.weight)
+        self._weight_cache.begin(trunk.wte.weight)
         return _Embedding.apply(trunk.wte.weight, trunk.wpe.weight, inputs, tied)
 
     def _weights(self, layer: Any, dtype: torch.dtype) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
         norms = tuple(layer.get_parameter(name) for name in NORMS)
-        return norms, self._copies.of([layer.get_parameter(name) for name in PRODUCTS], dtype)
+        return norms, self._weight_cache.of([layer.get_parameter(name) for name in PRODUCTS], dtype)
 
     def _shape(self, layer: Any) -> tuple[int, float, float, Any]:
         tanh = self.net.config.activation_function in ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")

@@ -1,24 +1,23 @@
 """Models of transformers: GPT-2 with fresh weights in the sizes of presets.py, and any causal language model.
 
 They are the plain models, with the names and shapes that every other program knows. The vocabulary is padded only in
-the copies that the matrix products read (copies.py), so no checkpoint has padded rows.
+the copies that the matrix products read (weight_cache.py), so no checkpoint has padded rows.
 """
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import other as accelerates
 from torch import nn
 
+from trainer import patches
 from trainer.config import memory
 from trainer.config.presets import PRESETS
-from trainer.errors import UserError, advice, one_line
-from trainer.models import adapters, capacity, checks, origin
+from trainer.errors import UserError
+from trainer.models import adapters, capacity, checks, loading
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
@@ -38,9 +37,7 @@ if TYPE_CHECKING:
     from transformers.modeling_utils import PreTrainedModel
 
 disable_progress_bar()  # one bar per saved file, in the middle of the log lines
-# When a model is saved, accelerate 1.15 imports DeepSpeed only to see that the model is none of its engines: 3 s of
-# processor time in the middle of training.
-accelerates.is_deepspeed_available = lambda: "deepspeed" in sys.modules
+patches.save_without_deepspeed()
 
 
 def build(preset: str, vocabulary: int, end_of_text: int, seed: int) -> GPT2LMHeadModel:
@@ -84,36 +81,18 @@ def load(
     dtype: "auto" keeps the stored type. Raises UserError if there is no model or it does not fit: an adapter, another
     kind of model, a smaller vocabulary than the data's, fewer positions than `length`, another tokenizer.
     """
-    source = origin.from_name(name, "model.name").model
+    source = loading.from_name(name, "model.name").model
     if adapters.is_folder(source):
         raise UserError(
             f"model.name: {name} is an adapter, no whole model; make one of it with python -m trainer.export --merge"
         )
     config = _config("model.name", name, source)
     _check("model.name", name, config, vocabulary, length)
-    capacity.require_room("model.name", name, origin.weights(Path(source)), 4 if dtype == torch.float32 else 1)
-    try:
+    capacity.require_room("model.name", name, loading.weights(Path(source)), 4 if dtype == torch.float32 else 1)
+    with loading.told("model.name", name, source):
         if tokenizer is not None:
             _same_words(name, source, tokenizer)
-        read: Any = AutoModelForCausalLM.from_pretrained(
-            source,
-            config=config,
-            dtype=dtype,
-            output_loading_info=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-        )
-    except UserError:
-        raise
-    except Exception as error:  # the libraries below raise two dozen kinds
-        raise _unreadable("model.name", name, source, error) from None
-    net, details = read
-    missing = sorted(details["missing_keys"]) + sorted(str(key) for key in details.get("mismatched_keys", ()))
-    if missing:
-        raise UserError(
-            f"model.name: {name} lacks {len(missing)} of the model's tensors, such as {missing[0]}; "
-            "the download may be incomplete: give a folder with all of them"
-        )
+        net = loading.read_weights(AutoModelForCausalLM, source, config, dtype)
     try:
         net.generation_config.validate(strict=True)
     except ValueError:  # a temperature without sampling (Llama 2): transformers reads it, but refuses to save it
@@ -215,12 +194,8 @@ def _fresh(key: str, name: str, config: Any, seed: int | None = None) -> Any:
 
 def _config(key: str, name: str, source: str) -> "PreTrainedConfig":
     """Read config.json. Raises UserError if it is not that of a causal language model."""
-    try:
-        config = origin.read_config(source)
-    except UserError as error:
-        raise UserError(f"{key}: {error}") from None
-    except Exception as error:
-        raise _unreadable(key, name, source, error) from None
+    with loading.told(key, name, source):
+        config = loading.read_config(source)
     kind, own = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type), config.architectures or []
     if kind is None or (own and kind not in own):
         raise UserError(
@@ -269,7 +244,3 @@ def _same_words(name: str, source: str, ours: Path) -> None:
         raise UserError(
             f"model.name: {name} has another tokenizer than the data; prepare the data with --tokenizer {source}"
         )
-
-
-def _unreadable(key: str, name: str, source: str, error: Exception) -> UserError:
-    return UserError(f"{key}: {name} cannot be read ({one_line(error)}); {advice(source)}")

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.config.schema import Config
-from trainer.models import adapters, copies
+from trainer.models import adapters, weight_cache
 from trainer.parallel import optimizer
 from trainer.parallel.communication import TYPES, Clock, ring_bytes, wire
 from trainer.parallel.engine import Outcome, State
@@ -75,7 +75,7 @@ class DdpEngine:
         wait = exchanges and not last
         autocast = torch.autocast(self._world.device.type, self._dtype, enabled=self._dtype != torch.float32)
         with self._module.no_sync() if wait else contextlib.nullcontext():
-            with autocast, copies.adding(wait or not exchanges):
+            with autocast, weight_cache.adding(wait or not exchanges):
                 total = self._module(*batch) * weight
             self._scaler.scale(total / self._divisor).backward()
         if last:

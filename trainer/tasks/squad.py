@@ -21,9 +21,9 @@ from trainer import log
 from trainer.checkpoint.format import list_checkpoints, load_weights
 from trainer.config.schema import Config
 from trainer.config.settings import QuestionAnswering
-from trainer.errors import UserError, advice, one_line
+from trainer.errors import UserError
 from trainer.files import write_json
-from trainer.models import capacity, networks, origin
+from trainer.models import capacity, loading, networks
 from trainer.parallel.world import World
 from trainer.tasks import squad_data
 from trainer.tasks.pretrain import spread
@@ -111,25 +111,18 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
     name = config.model.name
     begun = [path / "model" for path in list_checkpoints(Path(config.run.directory))]
     begun = [path for path in begun if (path / "config.json").is_file()]
-    source = str(begun[-1]) if begun else origin.from_name(name, "model.name").model
+    source = str(begun[-1]) if begun else loading.from_name(name, "model.name").model
     torch.manual_seed(config.run.seed)  # for the fresh layer of the scores
-    try:
-        described = origin.read_config(source)  # first: it looks at all files
+    with loading.told("model.name", name, source, " as an encoder with a tokenizer"):
+        described = loading.read_config(source)  # first: it looks at all files
         tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         if begun:
             net: Any = AutoModelForQuestionAnswering.from_config(
                 described, dtype=torch.float32, trust_remote_code=False
             )
         else:
-            net = AutoModelForQuestionAnswering.from_pretrained(
-                source, config=described, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
-            )
-    except UserError as error:
-        raise UserError(f"model.name: {error}") from None
-    except Exception as error:  # the libraries below raise two dozen kinds
-        raise UserError(
-            f"model.name: {name} cannot be read as an encoder with a tokenizer ({one_line(error)}); {advice(source)}"
-        ) from None
+            # Weights of an encoder alone have no layer for the scores.
+            net = loading.read_weights(AutoModelForQuestionAnswering, source, described, torch.float32, "qa_outputs.")
     if not tokenizer.is_fast:
         raise UserError(
             f"model.name: {name} has no tokenizer.json, which token offsets need; name a model that has one"

@@ -14,7 +14,7 @@ from infra.existing import kubeconfig_files
 from infra.parse import parse
 from trainer import evaluate, fetch, gpu_check, prepare, report, sample
 from trainer.config import schema
-from trainer.config.paths import expanded, folder, place
+from trainer.config.paths import expanded, folder, path_or_name
 from trainer.data.sources import find
 from trainer.errors import UserError
 from trainer.export import __main__ as export
@@ -33,7 +33,7 @@ def test_home_folders_are_expanded_and_all_else_stays(home: Path) -> None:
     assert expanded("~/x") == f"{home}/x"
     assert expanded("~") == str(home)
     assert expanded("~root/x") == "/root/x"
-    assert place("hf:~/x:train") == f"hf:{home}/x:train"
+    assert path_or_name("hf:~/x:train") == f"hf:{home}/x:train"
     for same in ("", "x", "/x/~", "a~b", "../x", "gpt2", "org/name@main", "hf:org/x/config:train", "hf:/x"):
         assert expanded(same) == same
     (home / "$x").mkdir()
@@ -126,7 +126,7 @@ def test_every_path_of_a_command_is_expanded(
 
 
 def test_an_argument_says_what_is_wrong_with_a_path() -> None:
-    for read in (folder, place):
+    for read in (folder, path_or_name):
         with pytest.raises(argparse.ArgumentTypeError, match="there is no user nobody-here here"):
             read("~nobody-here/x")
 

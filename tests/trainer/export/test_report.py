@@ -23,7 +23,7 @@ from trainer.config import schema as config
 from trainer.contract import STACK
 from trainer.export import charts, model_card
 from trainer.export.runs import Run, read, read_runs
-from trainer.models.origin import Source
+from trainer.models.loading import Source
 from trainer.train import metrics
 from trainer.train.metrics import Reporter, StepFigures
 

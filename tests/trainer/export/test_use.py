@@ -24,7 +24,7 @@ from tests.trainer.tasks.test_squad import QUESTIONS, encoder
 from trainer import evaluate, sample
 from trainer.data.batches import open_dataset
 from trainer.export import __main__ as export
-from trainer.models import networks, origin
+from trainer.models import loading, networks
 
 __all__ = ["encoder"]  # a fixture
 
@@ -92,7 +92,9 @@ def test_a_folder_that_was_copied_by_half_is_one_line(run: Path, tmp_path: Path,
     file.write_bytes(whole)
     tensors = load_file(file)
     save_file({name: value for name, value in tensors.items() if "h.1." not in name}, file, {"format": "pt"})
-    assert "of its tensors, such as transformer.h.1." in fails(sample.main, ["--model", str(file.parent)], capsys)
+    assert "of the model's tensors, such as transformer.h.1." in fails(
+        sample.main, ["--model", str(file.parent)], capsys
+    )
 
 
 def test_a_checkpoint_is_evaluated_without_the_file_that_deepspeed_was_configured_by(run: Path, tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def test_a_checkpoint_is_evaluated_without_the_file_that_deepspeed_was_configure
     text = re.sub(r"^engine:\n(  .*\n)+", "", settings.read_text(), flags=re.MULTILINE)
     settings.write_text(text + engine)
     options = argparse.Namespace(data=None, batches=None, sequence_length=None)
-    source = origin.Source(str(tmp_path / "step" / "model"))
+    source = loading.Source(str(tmp_path / "step" / "model"))
     assert evaluate._of_checkpoint(source, tmp_path / "step", options)[2].engine.name == "ddp"
 
 
@@ -173,7 +175,7 @@ def test_the_cache_changes_no_text(run: Path) -> None:
     for _ in range(20):
         with torch.no_grad():
             ids = torch.cat([ids, net(ids).logits[:, -1:].argmax(-1)], dim=1)
-    from trainer.models.origin import from_run
+    from trainer.models.loading import from_run
 
     text = sample.sample(from_run(run), "The Rays", 20, seed=0, temperature=0)[0]
     assert text == words.decode(ids[0], skip_special_tokens=True)
@@ -306,7 +308,7 @@ def test_what_is_wrong_with_the_source_is_said(main: Any, run: Path, tmp_path: P
     assert "is damaged" in said("--run", damaged, "--step", 25)
     assert "is damaged" in said("--model", newest(damaged))
     if main is not evaluate.main:
-        assert "no model can be read there" in said("--model", "no-such-organisation/no-such-model")
+        assert "cannot be read" in said("--model", "no-such-organisation/no-such-model")
         assert "holds no config.json" in said("--model", tmp_path / "empty")
 
 

@@ -25,7 +25,7 @@ from trainer import evaluate, sample
 from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
 from trainer.errors import UserError
 from trainer.export import __main__ as export
-from trainer.models import adapters, networks, origin
+from trainer.models import adapters, loading, networks
 from trainer.models.adapters import Adapter
 from trainer.models.causal import CausalModel
 
@@ -126,7 +126,7 @@ def test_a_checkpoint_holds_the_adapter_alone_and_peft_opens_it(finished: Path, 
     described = json.loads((folder / "adapter_config.json").read_text())
     assert described["base_model_name_or_path"] == str(gpt2)
     theirs = PeftModel.from_pretrained(read(gpt2), str(folder)).eval()
-    ours = origin.load(origin.from_run(finished))
+    ours = loading.load(loading.from_run(finished))
     with torch.no_grad():
         plain = read(gpt2)(input_ids=INPUTS).logits
         found = theirs(input_ids=INPUTS).logits
@@ -149,7 +149,7 @@ def test_evaluate_sample_and_export_take_an_adapter_as_it_is(
     assert not list(whole.glob("adapter*"))
     assert load_file(small / adapters.WEIGHTS).popitem()[1].dtype == torch.bfloat16
     with torch.no_grad():
-        expected = origin.load(origin.from_run(finished))(input_ids=INPUTS).logits
+        expected = loading.load(loading.from_run(finished))(input_ids=INPUTS).logits
         torch.testing.assert_close(read(whole)(input_ids=INPUTS).logits, expected, rtol=1e-5, atol=1e-5)
         theirs = PeftModel.from_pretrained(read(gpt2), str(small)).eval()
         # Of the rounded adapter: a position whose hidden state is nearly constant makes much of a bit.

@@ -11,7 +11,7 @@ from transformers.models.gemma3.configuration_gemma3 import Gemma3Config
 from transformers.models.gemma3.modeling_gemma3 import Gemma3ForConditionalGeneration
 
 from tests.trainer import toy
-from trainer.models import adapters, networks, origin
+from trainer.models import adapters, loading, networks
 from trainer.models.adapters import Adapter
 from trainer.models.causal import CausalModel
 
@@ -61,4 +61,4 @@ def test_an_adapter_lies_in_the_decoder_alone(folder: Path, tmp_path: Path, targ
     assert all(name.startswith("model.language_model.") for name in found)
     (tmp_path / "adapter").mkdir()
     adapter.save(adapters.trainables(net), tmp_path / "adapter")
-    origin.load(origin.from_name(str(tmp_path / "adapter"), "--model"))
+    loading.load(loading.from_name(str(tmp_path / "adapter"), "--model"))

@@ -17,7 +17,7 @@ from trainer.config.memory import limit, of_document, of_preset, of_size, pass_b
 from trainer.config.presets import PRESETS
 from trainer.data.batches import Tokens
 from trainer.errors import UserError
-from trainer.models import adapters, attention, capacity, networks, origin
+from trainer.models import adapters, attention, capacity, loading, networks
 from trainer.models.causal import CausalModel
 from trainer.models.gpt2 import LanguageModel
 from trainer.parallel import communication
@@ -40,7 +40,7 @@ def kept(module: torch.nn.Module, length: int) -> int:
     tokens = torch.randint(512, (2, length + 1))
     with torch.autocast("cpu", torch.bfloat16):
         found = toy.kept(lambda: module(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()))
-    kept_copies = getattr(module, "_copies", SimpleNamespace(_kept={}))._kept  # pyrefly: ignore[missing-attribute]
+    kept_copies = getattr(module, "_weight_cache", SimpleNamespace(_kept={}))._kept  # pyrefly: ignore[missing-attribute]
     copies = {copy.untyped_storage().data_ptr() for _, copy in kept_copies.values()}
     return sum(size for place, size in found.items() if place not in weights | copies)
 
@@ -227,12 +227,12 @@ def test_a_model_that_its_container_cannot_hold_is_refused_before_it_is_read(
     net = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=128))
     size = sum(parameter.numel() for parameter in net.parameters())
     net.save_pretrained(tmp_path, max_shard_size=4 * size // parts)
-    assert origin.weights(tmp_path) == size
-    monkeypatch.setattr(origin.memory, "limit", lambda: 4 * size)
-    assert origin.load(origin.from_name(str(tmp_path), "--model")).config.n_embd == 32
-    monkeypatch.setattr(origin.memory, "limit", lambda: 4 * size - 1)
+    assert loading.weights(tmp_path) == size
+    monkeypatch.setattr(loading.memory, "limit", lambda: 4 * size)
+    assert loading.load(loading.from_name(str(tmp_path), "--model")).config.n_embd == 32
+    monkeypatch.setattr(loading.memory, "limit", lambda: 4 * size - 1)
     with pytest.raises(UserError, match="and this container may use"):
-        origin.load(origin.from_name(str(tmp_path), "--model"))
+        loading.load(loading.from_name(str(tmp_path), "--model"))
 
 
 LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}

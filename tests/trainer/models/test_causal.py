@@ -20,7 +20,7 @@ from tests.trainer.conftest import Workers, losses
 from trainer.checkpoint.format import checkpoint_folder, load_weights
 from trainer.data.batches import open_dataset
 from trainer.errors import UserError
-from trainer.models import attention, causal, networks, origin
+from trainer.models import attention, causal, loading, networks
 from trainer.models.causal import IGNORED, CausalModel
 from trainer.models.generation import continued
 from trainer.tasks import pretrain
@@ -298,7 +298,7 @@ def test_the_way_of_attention_is_not_the_files_to_choose(tmp_path: Path, asked: 
     network("llama").save_pretrained(tmp_path)
     described = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(described | {"attn_implementation": asked}))
-    for read in (networks.load(str(tmp_path), 500, 32, None), origin.load(origin.from_name(str(tmp_path), "model"))):
+    for read in (networks.load(str(tmp_path), 500, 32, None), loading.load(loading.from_name(str(tmp_path), "model"))):
         assert read.config._attn_implementation == "sdpa"
 
 

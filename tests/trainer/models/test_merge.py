@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from trainer.errors import UserError
 from trainer.export import __main__ as export
-from trainer.models import adapters, origin
+from trainer.models import adapters, loading
 
 WORDS = 100
 SMALL: dict[str, Any] = {
@@ -88,7 +88,7 @@ def test_what_is_exported_has_the_logits_of_the_adapter(kind: str, tied: bool, n
     base: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     expected = PeftModel.from_pretrained(base, str(adapter)).eval()(input_ids=ids).logits
     export.export(
-        origin.Source(str(adapter), base=str(tmp_path / "base")), tmp_path / "whole", "fp32", True, merge=True
+        loading.Source(str(adapter), base=str(tmp_path / "base")), tmp_path / "whole", "fp32", True, merge=True
     )
     whole: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
     torch.testing.assert_close(whole(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-4)

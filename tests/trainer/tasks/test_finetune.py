@@ -25,7 +25,7 @@ from trainer.data.packing import IGNORED, pack
 from trainer.errors import UserError
 from trainer.export import __main__ as export
 from trainer.export import runs
-from trainer.models import adapters, origin
+from trainer.models import adapters, loading
 from trainer.models.adapters import Adapter
 from trainer.models.causal import CausalModel
 from trainer.tasks import finetune, pretrain
@@ -130,7 +130,7 @@ def test_what_closes_an_answer_is_looked_up_in_one_that_was_not_cut(
     net.generation_config.eos_token_id = [0, 2]
     (tmp_path / "adapter").mkdir()
     adapter.save(adapters.trainables(net), tmp_path / "adapter")
-    found = origin.load(origin.from_name(str(tmp_path / "adapter"), "--model"))
+    found = loading.load(loading.from_name(str(tmp_path / "adapter"), "--model"))
     assert found.generation_config.eos_token_id == [0, 2]
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from tests.trainer.conftest import Workers, losses, metrics, reached, wait_until
 from tests.trainer.toy import apart
@@ -326,6 +327,12 @@ def test_bad_settings_are_told(
     assert "holds no config.json" in refusal(model__name=dataset)
     assert "cannot be read as an encoder" in refusal(model__name="nobody/nothing")
     assert "leaves no room" in refusal(question_answering__document_stride=60)
+    shutil.copytree(encoder, tmp_path / "partial")
+    tensors = load_file(encoder / "model.safetensors")
+    lacking = next(name for name in tensors if "layer.0" in name)
+    del tensors[lacking]
+    save_file(tensors, tmp_path / "partial" / "model.safetensors", {"format": "pt"})
+    assert f"lacks 1 of the model's tensors, such as bert.{lacking}" in refusal(model__name=tmp_path / "partial")
 
 
 @pytest.mark.parametrize("asked", ["eager", "someone/kernel"])

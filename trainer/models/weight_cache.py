@@ -32,7 +32,7 @@ def adding(allowed: bool) -> Iterator[None]:
         _adding = before
 
 
-class Copies:
+class WeightCache:
     """The copies of one model's parameters.
 
     A copy is refreshed when its parameter has changed, and always while there is no gradient: at the first micro-batch

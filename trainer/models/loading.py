@@ -1,7 +1,9 @@
 """Where a command takes its model from: a run, one of its checkpoints, or any Hugging Face folder or name."""
 
 import argparse
+import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from trainer.checkpoint.format import (
     weight_files,
 )
 from trainer.config import memory
-from trainer.config.paths import folder, place
+from trainer.config.paths import folder, path_or_name
 from trainer.contract import METRICS
 from trainer.errors import UserError, advice, one_line
 from trainer.files import CONFIGS, DESCRIPTION, LARGEST_CONFIG, list_names, read_json, require_regular
@@ -48,10 +50,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--run", type=folder, metavar="DIR", help="run directory: its newest checkpoint, or that of --step"
     )
     chosen.add_argument(
-        "--model", type=place, metavar="FOLDER", help="a checkpoint folder, a Hugging Face folder, or a hub name"
+        "--model", type=path_or_name, metavar="FOLDER", help="a checkpoint folder, a Hugging Face folder, or a hub name"
     )
     parser.add_argument(
-        "--base", default="", type=place, metavar="FOLDER", help="the model of an adapter, if it was moved"
+        "--base", default="", type=path_or_name, metavar="FOLDER", help="the model of an adapter, if it was moved"
     )
     parser.add_argument("--step", type=int, help="the checkpoint of this step of --run instead of the newest")
 
@@ -236,37 +238,51 @@ def weights(folder: Path) -> int:
     return total
 
 
+def read_weights(kind: Any, model: str, config: Any, dtype: Any, fresh: str = "") -> Any:
+    """The model with its stored weights, in this class of transformers; "auto" keeps their type.
+
+    fresh: the beginning of the names of tensors that the files may lack. Raises UserError if they lack others.
+    """
+    net, details = kind.from_pretrained(
+        model, config=config, dtype=dtype, output_loading_info=True, use_safetensors=True, trust_remote_code=False
+    )
+    lacking = [*details["missing_keys"], *map(str, details.get("mismatched_keys", ()))]
+    if missing := sorted(name for name in lacking if not fresh or not name.startswith(fresh)):
+        raise UserError(
+            f"{model} lacks {len(missing)} of the model's tensors, such as {missing[0]}; the download may be "
+            "incomplete: give a folder with all of them"
+        )
+    return net
+
+
+@contextlib.contextmanager
+def told(key: str, name: str, source: str, what: str = "") -> Iterator[None]:
+    """Raise every error inside as one UserError that names the setting, and `what` the model cannot be read as."""
+    try:
+        yield
+    except UserError as error:
+        text = str(error)
+        raise UserError(text if text.startswith(f"{key}: ") else f"{key}: {text}") from None
+    except Exception as error:  # the libraries below raise two dozen kinds
+        raise UserError(f"{key}: {name} cannot be read{what} ({one_line(error)}); {advice(source)}") from None
+
+
 def _read(model: str, dtype: Any = "float32") -> Any:
     import transformers
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    try:
+    with told("model", model, model):
         config = read_config(model)
         refuse_too_large(model)
-        cls: Any = transformers.AutoModelForCausalLM
+        kind: Any = transformers.AutoModelForCausalLM
         if config.architectures:
-            cls = getattr(transformers, config.architectures[0])
+            kind = getattr(transformers, config.architectures[0])
             # The file chooses the name: accept a model class, not anything else in transformers.
-            if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
+            if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
                 raise ValueError(f"its architecture {config.architectures[0]} is no model")
-        read: Any = cls.from_pretrained(
-            model,
-            config=config,
-            dtype=dtype,
-            output_loading_info=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-        )
-        net, details = read
-        if missing := sorted(details["missing_keys"]):
-            raise ValueError(f"it lacks {len(missing)} of its tensors, such as {missing[0]}")
-        return net.float().eval()
-    except UserError:
-        raise
-    except Exception as error:  # the libraries below raise two dozen kinds
-        raise UserError(f"{model}: no model can be read there ({one_line(error)}); {advice(model)}") from None
+        return read_weights(kind, model, config, dtype).float().eval()
 
 
 def load_language_model(source: Source) -> Any:

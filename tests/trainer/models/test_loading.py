@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.trainer import toy
 from trainer.errors import UserError
-from trainer.models import adapters, networks, origin
+from trainer.models import adapters, loading, networks
 
 SHAPE = LlamaConfig(
     vocab_size=256,
@@ -48,7 +48,7 @@ def folder(original: Path, tmp_path: Path) -> Path:
 
 
 OPENERS: dict[str, Callable[[Path], Any]] = {
-    "sample": lambda folder: origin.load(origin.from_name(str(folder), "--model")),
+    "sample": lambda folder: loading.load(loading.from_name(str(folder), "--model")),
     "training": lambda folder: networks.load(str(folder), 256, 8, None),
 }
 opened = pytest.mark.parametrize("opener", OPENERS)
@@ -208,7 +208,7 @@ def test_an_adapter_belongs_to_its_model_however_that_is_stored(stored: str, fol
     weights = {name: torch.randn_like(value) / 10 for name, value in adapters.trained(net).items()}
     (tmp_path / "adapter").mkdir()
     adapter.save(weights, tmp_path / "adapter")
-    merged = origin.load(origin.from_name(str(tmp_path / "adapter"), "--model"))
+    merged = loading.load(loading.from_name(str(tmp_path / "adapter"), "--model"))
     with torch.no_grad():
         for name, value in adapters.trained(net).items():
             value.copy_(weights[name])
@@ -249,7 +249,7 @@ def test_an_adapter_that_is_no_plain_lora_is_refused_by_name(
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was opened"))
     net: Any = get_peft_model(LlamaForCausalLM.from_pretrained(folder), LoraConfig(r=2, target_modules=["q_proj"]))
     net.save_pretrained(str(tmp_path / "adapter"))
-    assert origin.load(origin.from_name(str(tmp_path / "adapter"), "--model")) is not None
+    assert loading.load(loading.from_name(str(tmp_path / "adapter"), "--model")) is not None
     file = tmp_path / "adapter" / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     assert expected in refusal("sample", tmp_path / "adapter")
@@ -260,12 +260,12 @@ def test_a_model_that_brings_an_adapter_is_refused(opener: str, folder: Path) ->
     """transformers would add the adapter to it, or take the model that it names."""
     (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "org/evil"}')
     with pytest.raises(UserError, match="adapter"):
-        networks.load(str(folder), 256, 8, None) if opener == "training" else origin._read(str(folder))
+        networks.load(str(folder), 256, 8, None) if opener == "training" else loading._read(str(folder))
 
 
 def test_a_hub_folder_with_a_manifest_of_its_own_is_no_checkpoint(folder: Path) -> None:
     (folder / "manifest.json").write_text("{}")
-    assert origin.from_name(str(folder), "--model").model == str(folder)
+    assert loading.from_name(str(folder), "--model").model == str(folder)
 
 
 @opened

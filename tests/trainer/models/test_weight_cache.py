@@ -8,8 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.models import networks
-from trainer.models.copies import adding
 from trainer.models.gpt2 import LanguageModel
+from trainer.models.weight_cache import adding
 
 VOCABULARY = 300
 
