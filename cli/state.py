@@ -8,8 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cli.cluster import end_of, ends, index, moment, record_of, why_waiting
-from trainer.contract import EXITS
+from trainer.contract import EXIT_DONE, EXIT_RESTART, EXIT_TERMINATED, EXITS
 from trainer.record import Record
+
+ASKED = (EXIT_DONE, EXIT_RESTART, EXIT_TERMINATED)
+"""Exit codes of a launcher that left because it was asked to, or is done."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,12 @@ class State:
     condition: str
     """Running, Complete, Failed, Suspended, Stopped or Waiting, and why."""
     started: datetime | None
+    """When the training began, however often it was stopped since."""
     ended: datetime | None
     wanted: int
     active: int
     failed: int
+    """Pods that failed; not those that left when asked, lost their node or were ended for another's failure."""
     round: int = 0
     figures: dict[str, Any] = field(default_factory=dict)
     """step, steps, loss, validation_loss, tokens_per_second, eta_seconds, world_size: those that are known."""
@@ -58,8 +63,22 @@ class State:
     """Its name, of several of the stack."""
     nodes: dict[str, int] = field(default_factory=dict)
     """Kind of node -> how many of them train."""
+    resumed: datetime | None = None
+    """When its Job was started last; Kubernetes 1.36 forgets it of a suspended one."""
+    trained_seconds: float = 0.0
+    """Seconds in rounds, by the run's record."""
+    ended_for_it: int = 0
+    """Pods that were ended for another's failure."""
     cost: float | None = None
     """USD so far by list prices, for its nodes; None: nobody knows."""
+
+    def lasted(self, now: datetime) -> float:
+        """Seconds of training, without the time for which it was stopped.
+
+        The Job's own time has the start of the pods too, but begins again at each resume.
+        """
+        of_job = ((self.ended or now) - self.resumed).total_seconds() if self.resumed else 0.0
+        return max(of_job, self.trained_seconds)
 
 
 def state(
@@ -81,14 +100,22 @@ def state(
         for each in record.incidents
         if (when := _moment(each.time))
     ]
+    resumed, began = moment(told.get("startTime")), _moment(record.started) if record.started else None
+    failed = sum(map(_has_failed, pods))
+    counted = told.get("failed") or 0
+    fatal = end.get("type") == "Failed" and failed > 0
     return State(
         job=job["metadata"]["name"],
         condition=_condition(end, pods, refusal),
-        started=moment(told.get("startTime")),
+        started=min(filter(None, (resumed, began)), default=None),
         ended=moment(end.get("lastTransitionTime")) if end.get("type") != "Suspended" else None,
         wanted=job["spec"].get("parallelism") or 0,
         active=told.get("active") or 0,
-        failed=told.get("failed") or 0,
+        # Up to Kubernetes 1.35 a Job counts a failure minutes late; at its own end it counts all that it ends.
+        failed=failed if fatal else max(failed, counted),
+        ended_for_it=max(0, counted - failed) if fatal else 0,
+        resumed=resumed,
+        trained_seconds=record.trained_seconds(),
         round=record.round,
         figures=record.figures,
         told={name: when for name, seconds in record.times.items() if (when := _moment(seconds))},
@@ -130,6 +157,17 @@ def _pod(pod: dict[str, Any], record: Record, silent: Mapping[str, datetime]) ->
     member = text == "Running" and (since is None or record.began is None or since.timestamp() <= record.began)
     rank = record.members.get(str(index(pod))) if member else None
     return PodState(pod["metadata"]["name"], index(pod), node, text, since, rank, None if ended else silent.get(node))
+
+
+def _has_failed(pod: dict[str, Any]) -> bool:
+    """Whether a pod failed by itself."""
+    status = pod["status"]
+    taken = any(
+        (each["type"], each["status"]) == ("DisruptionTarget", "True") for each in status.get("conditions") or []
+    )
+    if status.get("phase") != "Failed" or taken or pod["metadata"].get("deletionTimestamp"):
+        return False
+    return any(end["exitCode"] not in ASKED for end in ends(pod)) or not ends(pod)
 
 
 def _ends(pods: list[dict[str, Any]]) -> list[Incident]:

@@ -107,13 +107,12 @@ def all_of(targets: list[Target], kubeconfig: str | None, price: float | None = 
 
 
 def _priced(found: State, training: str, kinds: dict[str, str], price: float | None) -> State:
-    """With node kinds and the cost since the Job's start, of as many nodes as it wants at once."""
+    """With node kinds and the cost of the training so far, of as many nodes as it wants at once."""
     counts: dict[str, int] = {}
     for node in {pod.node for pod in found.pods if pod.state == "Running"}:
         if kind := kinds.get(node):
             counts[kind] = counts.get(kind, 0) + 1
-    lasted = ((found.ended or datetime.now(UTC)) - found.started).total_seconds() if found.started else 0.0
-    cost = None if price is None else price * found.wanted * lasted / 3600
+    cost = None if price is None else price * found.wanted * found.lasted(datetime.now(UTC)) / 3600
     return dataclasses.replace(found, training=training, nodes=counts, cost=cost)
 
 
@@ -206,10 +205,9 @@ def screen(found: State, target: Target, now: datetime) -> Group:
 
 
 def _head(found: State, target: Target, now: datetime) -> Text:
-    end = found.ended or now
     # What has ended took so long; it is not so since then.
     how = " for " if found.ended is None else ", took " if found.condition.startswith("Complete") else " after "
-    lasted = f"{how}{time_to_go((end - found.started).total_seconds())}" if found.started else ""
+    lasted = f"{how}{time_to_go(found.lasted(now))}" if found.started else ""
     style = STYLES.get(found.condition[0], "yellow")
     text = Text.assemble(
         (plain(found.condition), style), f"{lasted}   {target.namespace}/{found.job} on {target.context}"
@@ -217,6 +215,8 @@ def _head(found: State, target: Target, now: datetime) -> Text:
     # Not the Job's `active`, which counts pods without a node.
     running = sum(pod.state == "Running" for pod in found.pods)
     text.append(f"\nworkers  {running} of {found.wanted} run, {found.failed} failed")
+    if found.ended_for_it:
+        text.append(f", {found.ended_for_it} ended for it")
     waits = [pod.state for pod in found.pods if pod.state.startswith("waiting for a node")]
     if waits:
         text.append(f", {len(waits)} {plain(waits[0])}", "yellow")

@@ -31,7 +31,7 @@ INDEX = "JOB_COMPLETION_INDEX"
 WHOLE = ("step", "steps", "validation_step", "world_size", "round", "rank", "checkpoint")
 FRACTIONS = (
     *("loss", "validation_loss", "initial_validation_loss", "bits_per_byte", "f1", "exact_match"),
-    *("tokens_per_second", "eta_seconds", "updated", "began"),
+    *("tokens_per_second", "eta_seconds", "updated", "began", "started", "earlier_seconds"),
 )
 """Figures that commands show, by their type. Fractions beyond LARGEST, infinities and NaN are none."""
 LARGEST = 1e15
@@ -56,6 +56,10 @@ class Record:
     """Rounds of the run so far that have begun to train, however often the rendezvous lost its count."""
     began: float | None = None
     """When the round began, in seconds since 1970."""
+    started: float | None = None
+    """When the run's first round began."""
+    earlier_seconds: float = 0.0
+    """Of training in the rounds before this one: without the time for which the training was stopped."""
     members: dict[str, int] = field(default_factory=dict)
     """Worker of the round -> the least rank of its processes."""
     figures: dict[str, Any] = field(default_factory=dict)
@@ -68,6 +72,10 @@ class Record:
     data: str = ""
     """Digest of the data set."""
     updated: float = 0.0
+
+    def trained_seconds(self) -> float:
+        """Of training so far, in all rounds; the cluster forgets it where a Job is suspended."""
+        return self.earlier_seconds + (max(0.0, self.updated - self.began) if self.began else 0.0)
 
     def age(self) -> tuple[int, float]:
         """What orders records: rank 0 of the next round may have another clock."""
@@ -87,6 +95,8 @@ def read(found: Any) -> Record | None:
         message=str(found.get("message") or "")[:MESSAGE_CHARACTERS],
         round=known.pop("round", 0),
         began=known.pop("began", None),
+        started=known.pop("started", None),
+        earlier_seconds=known.pop("earlier_seconds", 0.0),
         members=_ranks(found.get("members")),
         checkpoint=known.pop("checkpoint", None),
         figures=known,
@@ -189,6 +199,8 @@ def begin(before: Mapping[str, Any], told: list[dict[str, Any]]) -> dict[str, An
     return {
         "round": former.round + 1,
         "began": now,
+        "started": former.started or now,
+        "earlier_seconds": former.trained_seconds(),
         "members": members,
         "incidents": [incident._asdict() for incident in kept],
     }

@@ -15,10 +15,10 @@ from rich.console import Console
 
 from cli import CommandError
 from cli.__main__ import main
-from cli.cluster import INDEX, TrainingJob, moment
+from cli.cluster import INDEX, STOPPED, TrainingJob, moment
 from cli.logs import choose
 from cli.state import state
-from cli.status import read, screen, status_file
+from cli.status import _priced, read, screen, status_file
 from cli.target import Target, node_price
 from trainer import record
 from trainer.contract import EXITS
@@ -159,6 +159,46 @@ def test_the_end_is_the_jobs_own_word(condition: dict[str, Any], expected: str) 
     """What has ended took so long; "Complete for 10:00" would say since when."""
     condition |= {"status": "True", "lastTransitionTime": "2026-11-21T12:10:00Z"}
     assert shown(state(job([condition]), [])).startswith(expected)
+
+
+STOPPED_AT = "2026-11-21T12:10:00+00:00"
+
+
+@pytest.mark.parametrize(("started", "lasted"), [(None, "40:00"), ("2026-11-21T12:09:00Z", "40:00")])
+def test_a_stopped_training_keeps_start_and_duration(started: str | None, lasted: str) -> None:
+    """Kubernetes 1.36 removes a suspended Job's startTime; up to 1.35 it begins again at each resume."""
+    stopped = job([{"type": "Suspended", "status": "True"}], startTime=started)
+    stopped["metadata"]["annotations"] = {STOPPED: STOPPED_AT}
+    known = told("12:10:00", started=seconds("11:00:00"), began=seconds("12:00:00"), earlier_seconds=1800)
+    found = state(stopped, [], known)
+    assert found.started == datetime(2026, 11, 21, 11, 0, tzinfo=UTC)
+    assert f" after {lasted}   " in shown(found)
+    assert _priced(found, "", {}, price=2.0).cost == pytest.approx(2.0 * 3 * 40 / 60)
+
+
+def test_a_resumed_training_does_not_count_from_zero() -> None:
+    known = told("12:21:00", started=seconds("09:00:00"), began=seconds("12:20:00"), earlier_seconds=7200)
+    assert "Running for 2:01:00" in shown(state(job(startTime="2026-11-21T12:19:00Z"), [pod(0)], known))
+
+
+def test_what_is_ended_for_anothers_failure_has_not_failed() -> None:
+    """The Job counts the siblings too that it ends after an exit 42."""
+    failed = job([{"type": "Failed", "status": "True", "reason": "PodFailurePolicy"}], failed=3)
+    left = pod(1, "Failed", {"exitCode": 143, "finishedAt": "2026-11-21T12:25:02Z"})
+    killed = pod(2, "Failed", {"exitCode": 137, "finishedAt": "2026-11-21T12:25:09Z"})
+    killed["metadata"]["deletionTimestamp"] = "2026-11-21T12:25:01Z"
+    found = state(failed, [pod(0, "Failed", {"exitCode": 42, "finishedAt": "2026-11-21T12:25:00Z"}), left, killed])
+    assert (found.failed, found.ended_for_it) == (1, 2)
+    assert "0 of 3 run, 1 failed, 2 ended for it" in shown(found)
+
+
+def test_a_failure_counts_before_the_job_knows_of_it() -> None:
+    """Up to Kubernetes 1.35 a Job's status lacks it while the pod waits in back-off and another is ready."""
+    crashed = pod(1, "Failed", {"exitCode": 1, "finishedAt": "2026-11-21T12:25:00Z"})
+    evicted = pod(2, "Failed", {"exitCode": 137}, conditions=[{"type": "DisruptionTarget", "status": "True"}])
+    asked = pod(2, "Failed", {"exitCode": 75, "finishedAt": "2026-11-21T12:25:00Z"})
+    assert state(job(failed=0), [pod(0), crashed, evicted, asked]).failed == 1
+    assert state(job(failed=4), [pod(0), crashed]).failed == 4, "pods that are gone"
 
 
 def test_before_the_first_pod_it_says_what_is_waited_for() -> None:

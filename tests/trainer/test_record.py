@@ -57,6 +57,19 @@ def test_rounds_and_their_incidents_are_counted_by_the_run_and_not_by_the_rendez
     assert {each.worker for each in written(tmp_path).incidents} == {"0"}
 
 
+def test_time_between_rounds_is_not_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `trainyard stop`: a day later the run goes on, and has trained for the seconds of its rounds."""
+    clock = [1000.0]
+    monkeypatch.setattr("time.time", lambda: clock[0])
+    for begins, ends in ((1000.0, 1060.0), (90_000.0, 90_005.0), (200_000.0, 200_030.0)):
+        clock[0] = begins
+        tell = reporter(tmp_path)
+        clock[0] = ends
+        tell.end("terminated", "")
+    found = written(tmp_path)
+    assert (found.started, found.earlier_seconds, found.trained_seconds()) == (1000.0, 65.0, 95.0)
+
+
 def test_of_all_who_tell_of_a_rounds_end_the_first_knows_why() -> None:
     former = {"round": 3, "began": 100.0, "members": {"0": 0, "1": 2, "2": 4}, "incidents": []}
 
