@@ -35,7 +35,6 @@ from bench.trainer import setup, speed_table
 from trainer.launch import MALLOC
 
 PROGRAMS = ("ours", "loop", "Trainer")
-ALLOCATORS = {"kept": MALLOC, "glibc": ""}
 MODE_SECONDS = 120
 """Limit of a mode on an accelerator, so that one that hangs leaves time for the others; they take 30 to 60 s there."""
 NO_TIME = "no time left; run it again, and it comes first"
@@ -47,27 +46,24 @@ class Mode:
     precision: str
     compiled: bool
     micro_batch: int
-    allocator: str = "kept"
-    """kept: freed memory stays with the process, as launch.py sets it. glibc: glibc's defaults."""
     preset: str = "small"
 
     @property
     def name(self) -> str:
         how = "compiled" if self.compiled else "eager"
         size = "" if self.preset == "small" else f", {self.preset}"
-        return f"{self.program}, {self.precision}, {how}, {self.micro_batch}x1024, {self.allocator}{size}"
+        return f"{self.program}, {self.precision}, {how}, {self.micro_batch}x1024{size}"
 
 
 def modes() -> list[Mode]:
-    """List all modes on a CPU, in order. Only those that people would choose run with glibc's defaults, too."""
-    found = [
+    """List all modes on a CPU, in order."""
+    return [
         Mode(program, precision, compiled, micro_batch)
         for precision in ("bf16", "fp32")
         for micro_batch in (1, 4)
         for program in PROGRAMS
         for compiled in (True, False)
     ]
-    return found + [Mode(program, "bf16", True, windows, "glibc") for windows in (1, 4) for program in PROGRAMS]
 
 
 def _on_accelerator(tiny: bool) -> list[Mode]:
@@ -159,9 +155,7 @@ def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path, d
         "data": data,
         "scratch": str(scratch / "trainer"),
     } | dataclasses.asdict(mode)
-    environment = {key: value for key, value in os.environ.items() if key != "GLIBC_TUNABLES"}
-    if ALLOCATORS[mode.allocator]:
-        environment["GLIBC_TUNABLES"] = ALLOCATORS[mode.allocator]
+    environment = os.environ | {"GLIBC_TUNABLES": MALLOC}  # for all alike, as the launcher sets it
     environment |= {} if options.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
     environment |= {"OMP_NUM_THREADS": str(options.threads)} if options.threads else {}
     began = time.monotonic()

@@ -19,11 +19,11 @@ def parts(figures: dict[str, Any], command: str, accelerator: bool = False) -> l
     machines = sorted({figure["machine"] for figure in figures.values()})
     if accelerator:
         return _accelerators(figures, command, machines)
-    order = sorted(figures.values(), key=lambda f: (*_group(f)[:2], f["allocator"] != "kept", -_rate(f)))
-    columns = ("precision", "micro-batch", "allocator", "program", "mode", "tokens/s", "s/step", "of steps")
+    order = sorted(figures.values(), key=lambda f: (*_group(f), -_rate(f)))
+    columns = ("precision", "micro-batch", "program", "mode", "tokens/s", "s/step", "of steps")
     rows = (
         [
-            *(figure[key] for key in ("precision", "micro_batch", "allocator", "program")),
+            *(figure[key] for key in ("precision", "micro_batch", "program")),
             _mode(figure),
             f"{_rate(figure):,.0f}",
             f"{figure['seconds']:.2f}",
@@ -42,7 +42,7 @@ def parts(figures: dict[str, Any], command: str, accelerator: bool = False) -> l
         "by tens of per cent from hour to hour.",
         [f"- {machine}" for machine in machines],
         "ours: `python -m trainer.train`. loop: a plain loop over transformers' model. Trainer: transformers' Trainer. "
-        "kept: freed memory stays with the process (both sides alike); glibc: its defaults.",
+        "Freed memory stays with each process, as the launcher sets it.",
         page.table((*columns, "CPU s/step", "first step, s", "day"), rows),
         page.table(("comparison of a step's time", "wall", "CPU", "goal"), verdicts),
     ]
@@ -110,24 +110,24 @@ def goals(figures: dict[str, Any], machine: str) -> list[str]:
 
 
 def _verdicts(figures: list[dict[str, Any]]) -> Iterator[tuple[object, ...]]:
-    """Yield the ratio of step times of the best peer and ours, for each precision, micro-batch and allocator."""
+    """Yield the ratio of step times of the best peer and ours, for each precision and micro-batch."""
     for key in sorted({_group(figure) for figure in figures}):
         alike = [figure for figure in figures if _group(figure) == key]
         own, peer = _best(alike, ("ours",)), _best(alike, PEERS)
         if own and peer:
-            precision, micro_batch, allocator = key
+            precision, micro_batch = key
             best = f"best peer ({peer['program']} {_mode(peer)})"
             ratios = (f"{peer[clock] / own[clock]:.2f}" for clock in ("seconds", "cpu"))
-            goal = GOAL_PEER if (precision, allocator) == ("bf16", "kept") else ""
-            yield f"{precision}, micro-batch {micro_batch}, {allocator}: {best} / ours", *ratios, goal
+            goal = GOAL_PEER if precision == "bf16" else ""
+            yield f"{precision}, micro-batch {micro_batch}: {best} / ours", *ratios, goal
 
 
 def _best(figures: list[dict[str, Any]], programs: tuple[str, ...]) -> dict[str, Any] | None:
     return max((figure for figure in figures if figure["program"] in programs), key=_rate, default=None)
 
 
-def _group(figure: dict[str, Any]) -> tuple[str, int, str]:
-    return figure["precision"], figure["micro_batch"], figure["allocator"]
+def _group(figure: dict[str, Any]) -> tuple[str, int]:
+    return figure["precision"], figure["micro_batch"]
 
 
 def _rate(figure: dict[str, Any]) -> float:

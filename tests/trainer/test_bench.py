@@ -43,7 +43,7 @@ def figure(program: str, rate: float, preset: str = "small", **more: Any) -> dic
         "cpu": 1.0,
         "steps": [1.0, 1.0],
     }
-    shown |= {"precision": "bf16", "compiled": True, "micro_batch": 32, "allocator": "kept", "machine": H200}
+    shown |= {"precision": "bf16", "compiled": True, "micro_batch": 32, "machine": H200}
     return shown | more
 
 
@@ -89,12 +89,12 @@ def test_a_mode_that_fails_fails_the_bench_keeps_its_old_figure_and_is_on_the_pa
         said = "step=1 loss=2\nTraceback (most recent call last):\ntorch.OutOfMemoryError: 2 GiB\nsome warning"
         raise subprocess.CalledProcessError(1, "ours", said, "")
 
-    old = {"ours, bf16, compiled, 1x1024, kept": figure("ours", 123_456, micro_batch=1)}
+    old = {"ours, bf16, compiled, 1x1024": figure("ours", 123_456, micro_batch=1)}
     monkeypatch.setattr(page, "results", lambda tiny: tmp_path)
     monkeypatch.setattr(setup, "dataset", str)
     monkeypatch.setattr(speed, "measure", fail)
     (tmp_path / "speed_cpu.json").write_text(json.dumps(old))
-    assert speed.main(["--only", "ours bf16 compiled 1x kept"]) == 1
+    assert speed.main(["--only", "ours bf16 compiled 1x"]) == 1
     assert json.loads((tmp_path / "speed_cpu.json").read_text()) == old
     text, line = (tmp_path / "speed_cpu.md").read_text(), f"{next(iter(old))}: failed: torch.OutOfMemoryError: 2 GiB"
     assert "| 123,456 |" in text
@@ -106,7 +106,7 @@ def test_a_mode_without_time_is_on_the_page_and_fails_nothing(tmp_path: Path, mo
     monkeypatch.setattr(page, "results", lambda tiny: tmp_path)
     monkeypatch.setattr(setup, "dataset", lambda *_, **__: "")
     assert speed.main(["--tiny", "--only", "nanoGPT", "--minutes", "0.1"]) == 0
-    assert "- nanoGPT, bf16, eager, 2x1024, kept, tiny: no time left" in (tmp_path / "speed_cpu.md").read_text()
+    assert "- nanoGPT, bf16, eager, 2x1024, tiny: no time left" in (tmp_path / "speed_cpu.md").read_text()
 
 
 def test_a_mode_that_hangs_leaves_time_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,8 +280,10 @@ def test_the_stages_are_rehearsed_before_a_gpu_runs_them(
     assert found.returncode == 0, found.stderr
     figures = [json.loads(line) for line in found.stdout.splitlines() if line.startswith('{"seconds"')]
     assert [len(each["seconds"]) for each in figures] == [2, 2, 2]
-    # An untrained model guesses among all words, or among those of a vocabulary that is filled up.
-    assert [each["losses"][0] for each in figures] == pytest.approx([math.log(50_257)] * 3, abs=0.2)
+    guess = math.log(
+        50_257
+    )  # an untrained model's; the Trainer leaves one of 16 tokens out of the sum, not of the mean
+    assert [each["losses"][0] for each in figures] == pytest.approx([guess, guess, guess * 15 / 16], abs=0.2)
 
 
 def test_pages_of_a_read_only_checkout_go_to_a_temporary_folder(
