@@ -50,10 +50,14 @@ class Server:
         until(self._metrics, 20, "etcd")
 
     def load(self) -> np.ndarray:
-        """Return seconds, requests and CPU seconds so far."""
+        """Return seconds, requests, CPU seconds and MiB of the store so far."""
         lines = self._metrics().splitlines()
-        served = sum(float(line.split()[-1]) for line in lines if line.startswith("grpc_server_handled_total{"))
-        return np.array([time.monotonic(), served, processor_seconds(self._process.pid)])
+
+        def total(name: str) -> float:
+            return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+        served, size = total("grpc_server_handled_total{"), total("etcd_mvcc_db_total_size_in_bytes ")
+        return np.array([time.monotonic(), served, processor_seconds(self._process.pid), size / 2**20])
 
     def stop(self) -> None:
         self._process.kill()
@@ -168,7 +172,8 @@ def measure(members: int, folder: Path) -> dict[str, float]:
     def round_of(size: int, name: str) -> None:
         sizes, used = everywhere("meet")
         assert set(sizes) == {size}, f"rounds of {sizes} members, not of {size}"
-        found.update(zip((f"{name} round, s", f"{name} requests", f"{name} etcd CPU s"), used, strict=True))
+        figures = ("round, s", "requests", "etcd CPU s", "MiB")
+        found.update(zip((f"{name} {figure}" for figure in figures), used, strict=True))
 
     groups = [
         ProcessPoolExecutor(1, spawn, begin, (server.endpoint, range(start, min(start + per_group, members)), members))
@@ -177,7 +182,7 @@ def measure(members: int, folder: Path) -> dict[str, float]:
     try:
         everywhere("idle")  # starts the processes
         round_of(members, "first")
-        _, (seconds, requests, cpu) = everywhere("rest")
+        _, (seconds, requests, cpu, _) = everywhere("rest")
         found |= {"rest requests/s": requests / seconds, "rest etcd CPU %": cpu / seconds * 100}
         groups[-1].submit(act, "vanish").result()
         found["loss seen by all, s"] = everywhere("see")[1][0]

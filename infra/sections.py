@@ -250,7 +250,7 @@ class ImageConfig(Section):
 
 class RendezvousConfig(Section):
     image: str | None = None
-    """etcd 3.4 or newer, by digest or tag. Default: the local node's, else the upstream image."""
+    """etcd 3.4.29, 3.5.11 or newer, by digest or tag. Default: the local node's, else the upstream image."""
     tls: bool = False
     """Mutual TLS with certificates of this stack, for clusters whose network plug-in does not enforce
     NetworkPolicies."""

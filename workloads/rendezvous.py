@@ -20,10 +20,13 @@ from workloads.workspace import Namespace, Workspace
 
 #: Serves health and metrics without credentials, apart from the client port.
 METRICS_PORT = 2381
-#: etcd keeps every revision until compaction: heartbeats of 256 workers are 4 MB in five minutes, and a new round, with
-#: two changes of 20 kB by each of them, 15 MB. A full etcd refuses every write.
-QUOTA_BYTES = 256 * 1024 * 1024
+#: etcd keeps every revision until compaction, and refuses every write once it is full (trainer/elastic/etcd.py empties
+#: it then). In five minutes the heartbeats of 1,000 workers are 9 MB; a round of 256 is 1 MB and one of 1,000 at most
+#: 16 MB (`python -m bench.rendezvous 1000`), since each worker writes the whole state once.
 RETENTION = "5m"
+QUOTA_MIB, LARGE_QUOTA_MIB = 64, 256
+#: Most workers of all trainings for which the lesser is enough. Another quota makes another pod, and so a new round.
+SMALL = 256
 #: Where certificates are mounted, in the server's pod and in the trainers'.
 CERTIFICATES = "/etc/rendezvous"
 
@@ -56,7 +59,7 @@ class Rendezvous(pulumi.ComponentResource):
     """[https://]host:port for the launcher's --rdzv-endpoint, resolvable in the cluster."""
     client: ClientCertificate | None = None
 
-    def __init__(self, name: str, config: RendezvousConfig, workspace: Workspace):
+    def __init__(self, name: str, config: RendezvousConfig, members: int, workspace: Workspace):
         super().__init__("trainyard:workloads:Rendezvous", name, None, workspace.component())
         opts, namespace = workspace.owned(self), workspace.namespace
         priority = make_priority_class("rendezvous", RENDEZVOUS_PRIORITY, workspace.cluster, namespace.name, self)
@@ -64,7 +67,8 @@ class Rendezvous(pulumi.ComponentResource):
         if config.tls:
             server, client = self._secrets(name, namespace, opts)
             self.client = ClientCertificate(client)
-        pod = _etcd_pod(name, workspace.cluster.etcd_image, priority, server)
+        quota = QUOTA_MIB if members <= SMALL else LARGE_QUOTA_MIB
+        pod = _etcd_pod(name, workspace.cluster.etcd_image, quota, priority, server)
         pod.image_pull_secrets = workspace.pull_secrets
         pod.node_selector = dict(workspace.cluster.node_selector) or None
         stateful_set = k8s.apps.v1.StatefulSet(
@@ -121,7 +125,7 @@ def _certificates(secret: pulumi.Output[str]) -> k8s.core.v1.VolumeArgs:
 
 
 def _etcd_pod(
-    name: str, image: str, priority: pulumi.Output[str], server: pulumi.Output[str] | None
+    name: str, image: str, quota_mib: int, priority: pulumi.Output[str], server: pulumi.Output[str] | None
 ) -> k8s.core.v1.PodSpecArgs:
     core = k8s.core.v1
     scheme = "https" if server is not None else "http"
@@ -137,9 +141,11 @@ def _etcd_pod(
         "listen-metrics-urls": f"http://0.0.0.0:{METRICS_PORT}",
         "auto-compaction-mode": "periodic",
         "auto-compaction-retention": RETENTION,
-        "quota-backend-bytes": str(QUOTA_BYTES),
+        "quota-backend-bytes": str(quota_mib << 20),
     }
-    volumes = [core.VolumeArgs(name="state", empty_dir=core.EmptyDirVolumeSourceArgs(size_limit="512Mi"))]
+    # Twice the quota: to give space back, etcd writes its store anew beside the former one.
+    folder = core.EmptyDirVolumeSourceArgs(size_limit=f"{2 * quota_mib}Mi")
+    volumes = [core.VolumeArgs(name="state", empty_dir=folder)]
     mounts = [core.VolumeMountArgs(name="state", mount_path="/var/lib/etcd")]
     if server is not None:
         arguments |= {
@@ -150,7 +156,10 @@ def _etcd_pod(
         }
         volumes.append(_certificates(server))
         mounts.append(core.VolumeMountArgs(name="certificates", mount_path=CERTIFICATES, read_only=True))
-    health = core.HTTPGetActionArgs(path="/health", port=METRICS_PORT)
+
+    def answers(path: str) -> k8s.core.v1.HTTPGetActionArgs:
+        return core.HTTPGetActionArgs(path=path, port=METRICS_PORT)
+
     container = core.ContainerArgs(
         name="etcd",
         image=image,
@@ -161,9 +170,11 @@ def _etcd_pod(
         # would only limit how many members can send heartbeats. As a variable, since etcd 3.4 refuses unknown flags.
         env=environment({"ETCD_UNSAFE_NO_FSYNC": "true"}),
         ports=[core.ContainerPortArgs(name="client", container_port=ETCD_PORT)],
-        readiness_probe=core.ProbeArgs(http_get=health, period_seconds=2, failure_threshold=3),
+        # Not /health: a full store fails it until somebody empties it. Restarts do not, and without an address the
+        # launchers could not.
+        readiness_probe=core.ProbeArgs(http_get=answers("/readyz"), period_seconds=2, failure_threshold=3),
         liveness_probe=core.ProbeArgs(
-            http_get=health, initial_delay_seconds=15, period_seconds=10, failure_threshold=6
+            http_get=answers("/livez"), initial_delay_seconds=15, period_seconds=10, failure_threshold=6
         ),
         resources=resources(cpu=0.05, memory_gib=0.25),
         security_context=container_security(),

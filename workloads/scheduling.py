@@ -83,8 +83,9 @@ def _look(kubeconfig: str, context: str, namespace: str, job: str) -> str:
             )
             plain: Any = [api.sanitize_for_serialization(pod) for pod in pods.items]
             placed = sum(bool((pod["spec"] or {}).get("nodeName")) for pod in plain)
-            ended = found.status.conditions or found.spec.suspend
-            if ended or placed >= found.spec.parallelism:
+            # A Job that went on after a stop keeps the condition Suspended, with status False.
+            ended = any(each.status == "True" for each in found.status.conditions or [])
+            if ended or found.spec.suspend or placed >= found.spec.parallelism:
                 return ""
             if time.monotonic() > end:
                 return waiting(plain)

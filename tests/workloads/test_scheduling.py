@@ -50,17 +50,25 @@ def test_an_unknown_message_is_shown_and_a_leaving_pod_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("placed", "wanted", "ended", "warns"),
-    [(2, 3, None, True), (3, 3, None, False), (0, 3, ["Suspended"], False), (0, 1, None, True)],
+    ("placed", "wanted", "condition", "warns"),
+    [
+        (2, 3, None, True),
+        (3, 3, None, False),
+        (0, 3, ("Suspended", "True"), False),
+        (0, 3, ("Suspended", "False"), True),  # stopped once, and resumed; or a queue has admitted it
+        (0, 3, ("FailureTarget", "True"), False),
+        (0, 1, None, True),
+    ],
 )
 def test_up_ends_with_what_waits_after_some_patience(
-    placed: int, wanted: int, ended: Any, warns: bool, monkeypatch: pytest.MonkeyPatch
+    placed: int, wanted: int, condition: tuple[str, str] | None, warns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pods = [{"spec": {"nodeName": "n"}, "metadata": {}, "status": {}}] * placed + [pending(MESSAGES[0][0])] * (
         wanted - placed
     )
+    told = [SimpleNamespace(type=condition[0], status=condition[1])] if condition else None
     job = SimpleNamespace(
-        spec=SimpleNamespace(parallelism=wanted, suspend=False), status=SimpleNamespace(conditions=ended)
+        spec=SimpleNamespace(parallelism=wanted, suspend=False), status=SimpleNamespace(conditions=told)
     )
     batch = SimpleNamespace(read_namespaced_job=lambda *_, **__: job)
     core = SimpleNamespace(list_namespaced_pod=lambda *_, **__: SimpleNamespace(items=pods))

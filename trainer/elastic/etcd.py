@@ -7,6 +7,7 @@ which its writer or another member that needs it renews, so the keys of a lost r
 import base64
 import json
 import os
+import random
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,12 @@ LEASE_SECONDS = 300
 REQUEST_SECONDS = 10.0
 GLANCE_SECONDS = 2.0
 """Timeout of a request that must not wait: an etcd whose machine is gone does not refuse, it is silent."""
+MEND_SECONDS = 1.0
+"""At most so long waits who would mend a full store, since of a thousand launchers one is enough."""
+FULL = (
+    "the store is full, and was not mended from here. Nothing in it is worth keeping: `kubectl delete pod "
+    "rendezvous-0` empties a stack's; your own: etcdctl compact, etcdctl defrag, etcdctl alarm disarm"
+)
 LARGEST_ANSWER = 16 << 20
 """Bytes: the heartbeats of a hundred thousand members. A writer must not be able to fill the readers' memory."""
 ENVIRONMENT = {
@@ -210,13 +217,18 @@ class Etcd:
                 self._lease = None
         if self._lease is None:
             reply = self._call("/lease/grant", {"TTL": str(self._lease_seconds), "ID": "0"})
+            # The gateway leaves out what it does not know, and answers 200: without a lease, keys would stay for ever.
+            if int(reply.get("ID", 0)) == 0 or int(reply.get("TTL", 0)) < self._lease_seconds:
+                raise RendezvousStateError(
+                    f"etcd at {self._access.endpoint} grants no lease of {self._lease_seconds} s: {reply}"[:300]
+                )
             self._lease, self._renewed = str(reply["ID"]), time.monotonic()
         return self._lease
 
     def _call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Send a request and return its answer; retry while etcd cannot be reached or has no leader."""
         deadline = time.monotonic() + self._retry_seconds
-        pause, dropped = 0.1, False
+        pause, dropped, mended = 0.1, False, False
         while True:
             try:
                 return self._once(path, body)
@@ -232,9 +244,14 @@ class Etcd:
                     dropped = True  # etcd closed an idle connection: retry over a new one
                     continue
                 reason = one_line(error)
+            if reason == FULL and not mended:
+                mended = True
+                if self._mend():
+                    continue
             if time.monotonic() + pause > deadline:
+                what = "takes no writes" if reason == FULL else "cannot be reached"
                 raise RendezvousConnectionError(
-                    f"etcd at {self._access.endpoint} cannot be reached for {self._retry_seconds:.0f} s: {reason}"
+                    f"etcd at {self._access.endpoint} {what} for {self._retry_seconds:.0f} s: {reason}"
                 ) from None
             time.sleep(pause)
             pause = min(2 * pause, 2.0)
@@ -247,6 +264,8 @@ class Etcd:
             return json.loads(text)
         if "lease not found" in text:
             raise _LeaseGone
+        if "database space exceeded" in text:
+            raise _Unavailable(FULL)
         if "invalid auth token" in text or "invalid auth revision" in text:
             self._token = None  # tokens expire after five minutes, and with the etcd that issued them
             raise _Unavailable("the password's token has ended")
@@ -255,9 +274,35 @@ class Etcd:
                 f"etcd at {self._access.endpoint} refuses our credentials: {_told(text)}; set username and password "
                 "(ETCDCTL_USER, ETCDCTL_PASSWORD) of a user who may write under /trainyard/"
             )
-        if status >= 500:
+        if status >= 500 or status == 429:  # 429: too many requests at once
             raise _Unavailable(f"{status} {_told(text)}")
         raise RendezvousStateError(f"etcd at {self._access.endpoint} refused {path}: {status} {_told(text)}")
+
+    def _mend(self) -> bool:
+        """Give the space of former values back, after which a full store takes writes again; whether it may do so.
+
+        What is written now stays, and so does the round. Where authentication is on, only root may.
+        """
+        time.sleep(random.uniform(0, MEND_SECONDS))
+        try:
+            alarms = self._maintain("/maintenance/alarm", {"alarm": "NOSPACE"}).get("alarms", [])
+            if alarms:  # else somebody else has
+                revision = self._maintain("/kv/range", {"key": _encode("/"), "count_only": True})["header"]["revision"]
+                self._maintain("/kv/compaction", {"revision": revision, "physical": True})
+                self._maintain("/maintenance/defragment", {})
+            for alarm in alarms:  # each is left by the id of the member that has it
+                body = {"action": "DEACTIVATE", "memberID": alarm["memberID"], "alarm": "NOSPACE"}
+                self._maintain("/maintenance/alarm", body)
+        except (OSError, urllib3.exceptions.HTTPError, ValueError):
+            return False
+        return True
+
+    def _maintain(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """One attempt. Raises ValueError for a refusal, but not for a revision that another has compacted."""
+        status, text = self._post(path, json.dumps(body).encode())
+        if status != 200 and "has been compacted" not in text:
+            raise ValueError(text)
+        return json.loads(text)
 
     def _authenticate(self) -> None:
         answer = {"name": self._access.username, "password": self._access.password}

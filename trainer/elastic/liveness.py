@@ -40,7 +40,6 @@ BACKOFF_SECONDS = 0.01
 """First pause after a write that lost to another member's; it doubles, up to this much for each member. In a large
 round all write at once and each write invalidates the others: without pauses, 256 members need 30,000 writes."""
 LONGEST_BACKOFF_SECONDS = 2.0
-OVER = datetime.min.replace(tzinfo=UTC)
 
 
 class BeatingBackend(RendezvousBackend):
@@ -110,7 +109,8 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         """
         written: bool | None = None
         if self._dirty:
-            answer = self._backend.set_state(rendezvous_state.encode(self._state), self._token)
+            apart = isinstance(self._backend, BeatingBackend)
+            answer = self._backend.set_state(rendezvous_state.encode(self._state, heartbeats=not apart), self._token)
             found, written = (answer[:2], answer[2]) if answer else (None, False)
         elif time.monotonic() - self._last_sync_time < self._cache_duration:
             return None
@@ -171,4 +171,4 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
             return
         here = state.participants.keys()
         if here <= self._members or len(here) == self._largest:
-            state.deadline = OVER
+            state.deadline = rendezvous_state.NEVER  # over

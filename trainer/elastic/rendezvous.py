@@ -11,7 +11,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from torch.distributed import Store, TCPStore
@@ -63,10 +63,12 @@ class Link(Protocol):
 
 
 class OpExecutor(_DistributedRendezvousOpExecutor):
-    """Changes rounds with one write: a member that leaves one round to join the next is always in one of them.
+    """Changes rounds with one write of each member, which is always in one of them.
 
-    torch leaves with one write and joins with another. Between them, which is long on a busy machine, a member looks
-    lost. If the backend has keys for heartbeats, a heartbeat does not change the state.
+    torch leaves with one write, waits with another and joins with a third. Between them, which is long on a busy
+    machine, a member looks lost; and each of a thousand members writes them all. Here a member leaves one round to wait
+    for the next, and who opens that lets in all who wait. If the backend has keys for heartbeats, a heartbeat does not
+    change the state.
     """
 
     leaving = False
@@ -95,6 +97,15 @@ class OpExecutor(_DistributedRendezvousOpExecutor):
         super()._remove_from_participants()
         if not self.leaving:
             self._add_to_wait_list()
+
+    def _add_to_participants(self) -> None:
+        state, most = self._state, self._settings.max_nodes - 1 - len(self._state.participants)
+        for node in sorted(state.wait_list - {self._node})[:most]:
+            state.wait_list.discard(node)
+            state.participants[node] = 0  # its rank is set once the round is complete
+        if state.deadline is None and len(state.participants) >= self._settings.min_nodes:
+            state.deadline = datetime.now(UTC) + self._settings.timeout.last_call
+        super()._add_to_participants()
 
 
 class Handler(DynamicRendezvousHandler):

@@ -51,6 +51,7 @@ class EtcdBackend(BeatingBackend):
 
     def beat(self, member: str, moment: datetime) -> None:
         self._etcd.put(self._beats + member, moment.isoformat().encode())
+        self.beats = {**self.beats, member: moment}  # the next look may be a second away
         if self._known is not None:  # whoever wrote it: a spare that leaves would take the round with it
             self._etcd.keep(self._known)
 

@@ -7,9 +7,10 @@ Job, and the Job's UID is the id of its rendezvous.
 
 import json
 import re
+import zlib
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from torch.distributed.elastic.rendezvous.api import RendezvousStateError
@@ -19,8 +20,10 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 )
 
 LARGEST_BYTES = 1_000_000
-"""A member takes 74 to 83 bytes, by the length of its IPv4 address (`encode`, 256 members): room for ten thousand. etcd
-itself takes 1.5 MiB (--max-request-bytes)."""
+"""Unpacked. A member takes 26 bytes, and 83 with its heartbeat: room for ten thousand. Packed, a member takes 4 to 7
+bytes (1,000 members), and each of them writes the whole state once in a round."""
+NEVER = datetime.min.replace(tzinfo=UTC)
+"""Heartbeat of a member whose heartbeats are not in the state."""
 _MEMBER = re.compile(r"([!-~]{1,253})_(\d{1,10})_(\d{1,10})", re.ASCII)
 """An address, a process id and a number, as torch's own text of a member has them."""
 
@@ -58,36 +61,45 @@ class _Document(BaseModel):
     participants: dict[Member, Count]
     wait_list: set[Member]
     redundancy_list: set[Member]
-    last_heartbeats: dict[Member, Moment]
+    last_heartbeats: dict[Member, Moment] | None
 
 
-def encode(state: _RendezvousState) -> bytes:
+def encode(state: _RendezvousState, heartbeats: bool = True) -> bytes:
+    """Pack the state; without `heartbeats` where each has a key of its own."""
     document = {
         **vars(state),
         "deadline": None if state.deadline is None else state.deadline.isoformat(),
-        "participants": {str(node): rank for node, rank in state.participants.items()},
-        "wait_list": [str(node) for node in state.wait_list],
-        "redundancy_list": [str(node) for node in state.redundancy_list],
-        "last_heartbeats": {str(node): moment.isoformat() for node, moment in state.last_heartbeats.items()},
+        # Sorted, names that begin alike stand side by side, which packs a fifth smaller.
+        "participants": {str(node): state.participants[node] for node in sorted(state.participants)},
+        "wait_list": [str(node) for node in sorted(state.wait_list)],
+        "redundancy_list": [str(node) for node in sorted(state.redundancy_list)],
+        "last_heartbeats": {str(node): moment.isoformat() for node, moment in state.last_heartbeats.items()}
+        if heartbeats
+        else None,
     }
-    return json.dumps(document, separators=(",", ":")).encode()
+    return zlib.compress(json.dumps(document, separators=(",", ":")).encode())
 
 
 def decode(data: bytes) -> _RendezvousState:
     """The state that `encode` wrote. Raises RendezvousStateError, in one line, for anything else."""
-    if len(data) > LARGEST_BYTES:
+    try:
+        text = zlib.decompressobj().decompress(data, LARGEST_BYTES + 1)
+    except zlib.error:
+        raise RendezvousStateError(f"{len(data)} bytes that are no state (not packed)") from None
+    if len(text) > LARGEST_BYTES:
         raise RendezvousStateError(f"{len(data)} bytes; at most {LARGEST_BYTES} are read")
     try:
-        document = _Document.model_validate_json(data)
+        document = _Document.model_validate_json(text)
     except ValidationError as error:
         what = ascii(error.errors(include_url=False, include_input=False)[0]["msg"])[:100]
         raise RendezvousStateError(f"{len(data)} bytes that are no state ({what})") from None
+    members = document.participants.keys() | document.wait_list | document.redundancy_list
+    heartbeats: dict[str, Any] | None = document.last_heartbeats
+    if heartbeats is None:
+        heartbeats = dict.fromkeys(members, NEVER)
     # Every member must have a heartbeat: without one it could never be found lost.
-    if (
-        not document.last_heartbeats.keys()
-        >= document.participants.keys() | document.wait_list | document.redundancy_list
-    ):
+    if not heartbeats.keys() >= members:
         raise RendezvousStateError(f"{len(data)} bytes that are no state (a member without a heartbeat)")
     state = _RendezvousState()
-    vars(state).update(vars(document))
+    vars(state).update(vars(document), last_heartbeats=heartbeats)
     return state

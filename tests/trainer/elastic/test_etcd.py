@@ -12,8 +12,10 @@ import struct
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousStateError
 
 from tests.trainer.conftest import EtcdServer
 from trainer.elastic.etcd import Etcd, access
@@ -230,6 +232,64 @@ def test_an_etcd_that_is_silent_delays_nobody_who_does_not_wait() -> None:
         with pytest.raises(RendezvousConnectionError):
             client.get("/trainyard/x")
         assert time.monotonic() - began < 60
+
+
+def fill(server: EtcdServer) -> None:
+    """Write one key anew until the store takes no more."""
+
+    def write_on() -> None:
+        for _ in range(100):
+            post(server, "/kv/put", key="eA==", value="eHh4" * 250_000)
+
+    with pytest.raises(urllib.error.HTTPError, match="429"):
+        write_on()
+
+
+def test_a_full_store_takes_the_next_write_and_keeps_what_it_holds(start: Start) -> None:
+    server = start(options=["--quota-backend-bytes", str(16 << 20)])
+    clients = [Etcd(access(server.endpoint, {}, {}), retry_seconds=20) for _ in range(4)]
+    clients[0].put("/trainyard/x", b"1")
+    fill(server)
+    with ThreadPoolExecutor() as pool:  # one grants its lease anew, the others for the first time
+        list(pool.map(lambda client: client.put("/trainyard/y", b"2"), clients))
+    assert clients[0].get("/trainyard/x").data == b"1"  # pyrefly: ignore[missing-attribute]
+    assert not post(server, "/maintenance/alarm", alarm="NOSPACE").get("alarms")
+    fill(server)
+    clients[0].patient(False)  # as a heartbeat, which waits for no store
+    clients[0].put("/trainyard/y", b"3")
+
+
+def test_a_full_store_that_only_root_may_mend_is_told_with_what_to_do(start: Start) -> None:
+    server = start(options=["--quota-backend-bytes", str(16 << 20)])
+    fill(server)
+    client = Etcd(access(server.endpoint, {}, {}), retry_seconds=0)
+    client._mend = lambda: False  # type: ignore[method-assign]
+    with pytest.raises(RendezvousConnectionError, match=r"takes no writes.*is full.*kubectl delete pod.*alarm disarm"):
+        client.put("/trainyard/x", b"1")
+
+
+@pytest.mark.parametrize("answer", [b"{}", b'{"ID": "7"}', b'{"ID": "7", "TTL": "3"}'])
+def test_a_lease_that_etcd_did_not_grant_as_asked_is_told(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway leaves out fields that it does not know, and answers 200."""
+    client = Etcd(access("127.0.0.1:1", {}, {}), retry_seconds=0)
+    monkeypatch.setattr(client, "_post", lambda *_: (200, answer.decode()))
+    with pytest.raises(RendezvousStateError, match="grants no lease of 300 s"):
+        client.put("/trainyard/x", b"1")
+
+
+def test_too_many_requests_at_once_are_tried_again(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Etcd(access(start().endpoint, {}, {}), retry_seconds=10)
+    real, refused = client._post, []
+
+    def refuse_first(path: str, content: bytes) -> tuple[int, str]:
+        if path in refused:
+            return real(path, content)
+        refused.append(path)
+        return 429, '{"code": 8, "message": "etcdserver: too many requests"}'
+
+    monkeypatch.setattr(client, "_post", refuse_first)
+    client.put("/trainyard/x", b"1")
+    assert refused == ["/lease/grant", "/kv/txn"]
 
 
 @pytest.fixture(scope="session")
