@@ -29,7 +29,6 @@ from trainer.files import (
     TEMPLATES,
     Unfit,
     is_plain_name,
-    open_append,
     open_regular,
     read_json,
     sha256,
@@ -223,7 +222,7 @@ def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
         part.unlink()
     url = hf_hub_url(name, file.rfilename, revision=commit)
     for _ in range(2):
-        with open_append(part) as opened:
+        with open(part, "ab") as opened:
             bounded: Any = _Bounded(opened, file.size or 0, f"--model {name}: {file.rfilename}")
             http_get(url, bounded, resume_size=opened.tell(), headers=build_hf_headers(), expected_size=file.size)
             opened.flush()

@@ -11,7 +11,7 @@ import stat
 import sys
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from trainer.errors import UserError
 
@@ -75,21 +75,6 @@ def require_regular(path: Path, inside: Path | None = None, largest: int | None 
         raise UserError(
             f"{path}: has {size:,} bytes, and at most {largest:,} are read; it is no configuration of a model: fetch it"
         )
-
-
-def open_append(path: Path) -> BinaryIO:
-    """Open a regular file for appending, or make it; never through a link. Raises Unfit for anything else."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        descriptor = os.open(path, flags, 0o666)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-            raise Unfit(path, "is a link, a FIFO or a folder, no regular file; remove it") from None
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise Unfit(path, "is no regular file; remove it")
-    return os.fdopen(descriptor, "ab")
 
 
 def is_plain_name(name: Any) -> bool:

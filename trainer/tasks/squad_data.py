@@ -27,7 +27,7 @@ from trainer.config.values import shown, unique_keys
 from trainer.data import hub, sources
 from trainer.data.batches import order
 from trainer.errors import UserError, cause, one_line
-from trainer.files import fsync, open_append, open_regular
+from trainer.files import fsync, open_regular
 
 ALIGNMENT = 32
 """Micro-batches are padded to a multiple of this, so that few different lengths occur."""
@@ -224,7 +224,7 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
 
     Storage without locks admits all of them: each then writes the same content to a temporary file of its own.
     """
-    with open_append(path.with_suffix(".lock")) as file:
+    with open(path.with_suffix(".lock"), "ab") as file:
         with contextlib.suppress(OSError):
             fcntl.lockf(file, fcntl.LOCK_EX)
         yield

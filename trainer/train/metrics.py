@@ -27,7 +27,7 @@ from trainer.config.speed import peak_of
 from trainer.contract import METRICS, STACK, STATUS
 from trainer.elastic.processor import read_processor
 from trainer.errors import Retry, one_line
-from trainer.files import Unfit, open_append, read_record, read_text, write_atomic, write_json
+from trainer.files import read_record, read_text, write_atomic, write_json
 from trainer.log import event, line, say
 from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
@@ -342,11 +342,9 @@ class Reporter:
         try:
             size = path.stat().st_size if path.exists() else 0
             try:
-                with open_append(path) as file:
+                with open(path, "ab") as file:
                     self._hold()
                     file.write("".join(self._pending).encode())
-            except Unfit:
-                raise
             except OSError:
                 with open(path, "r+b") as file:  # undo a partial write, which the next attempt would repeat
                     file.truncate(size)
