@@ -130,6 +130,11 @@ def drive(world: int, task: Callable[..., Any], *arguments: Any, folder: Path) -
     return [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(world)]
 
 
+def in_turn(world: Any, task: Callable[..., Any], variants: list[Any]) -> list[Any]:
+    """Run task(world, variant) for each variant, for `drive`: processes and DeepSpeed's import are what costs."""
+    return [task(world, variant) for variant in variants]
+
+
 def _run(rank: int, world: int, port: int, task: Callable[..., Any], arguments: tuple[Any, ...], path: str) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

@@ -55,23 +55,21 @@ def straight(reference: dict[str, Any], start_workers: Start, settings: Settings
     return reference["curve"]
 
 
-@pytest.mark.parametrize("stage", [1, 2])
-def test_deepspeed_computes_the_same_run_and_resumes_at_other_sizes_and_engines(
-    start_workers: Start, settings: Settings, tmp_path: Path, straight: list[float], stage: int
+def test_deepspeed_computes_the_same_run_and_resumes_at_other_sizes_stages_and_engines(
+    start_workers: Start, settings: Settings, tmp_path: Path, straight: list[float]
 ) -> None:
-    """Two workers under ZeRO, then three (uneven shares), then one under DDP, then ZeRO again: one curve."""
-    changes: dict[str, Any] = {**SMALL, "engine__zero_stage": stage}
-    attempts = [(2, "deepspeed", 4), (3, "deepspeed", 6), (1, "ddp", 8), (1 if stage == 1 else 2, "deepspeed", 10)]
-    for world, engine, last in attempts:
-        arguments = settings(tmp_path, steps=10, engine__name=engine, **changes)
+    """ZeRO-1, then ZeRO-2 with uneven shares and by one worker, then DDP, and both again: one curve."""
+    attempts = [(2, 1, 3), (3, 2, 5), (1, 2, 6), (1, 0, 7), (1, 1, 8), (2, 2, 10)]
+    for world, stage, last in attempts:
+        engine = {"engine__name": "deepspeed", "engine__zero_stage": stage} if stage else {}
+        arguments = settings(tmp_path, steps=10, **engine, **SMALL)
         limited = [*arguments, f"steps={last}", "optimizer.schedule_steps=10"]
         workers = start_workers(world, limited)
         assert workers.wait(120) == [0] * world, workers.output
         assert "Traceback" not in workers.output
         (tmp_path / "DONE").unlink()
     assert curve(tmp_path) == pytest.approx(straight, abs=2e-5)
-    if stage == 1:
-        assert max(line.get("bytes_sent_per_step", 0) for line in metrics(tmp_path)) > 0
+    assert max(line.get("bytes_sent_per_step", 0) for line in metrics(tmp_path)) > 0
 
 
 def half_precision(world: Any, engine_settings: dict[str, Any]) -> list[dict[str, Any]]:
@@ -81,16 +79,18 @@ def half_precision(world: Any, engine_settings: dict[str, Any]) -> list[dict[str
     return toy.steps(build_engine(toy.work(), config, world, torch.float16), world, 0, 4)
 
 
-@pytest.mark.parametrize("changes", [{}, {"engine__name": "deepspeed"}], ids=["ddp", "deepspeed"])
-def test_an_overflow_on_one_worker_is_skipped_by_all(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_an_overflow_on_one_worker_is_skipped_by_all(tmp_path: Path) -> None:
     """fp16 on two workers; the third step overflows on the second alone, which the first's own scaler would miss."""
-    first, second = toy.drive(2, half_precision, changes, folder=tmp_path)
-    assert [step["skipped"] for step in first] == [0, 0, 1, 0]
-    assert [step["skipped"] for step in second] == [0, 0, 1, 0]
-    assert [step["scale"] for step in first] == [step["scale"] for step in second] == [65536, 65536, 32768, 32768]
-    assert torch.equal(first[2]["weights"], first[1]["weights"]), "a skipped step changes nothing, not even by decay"
-    assert not torch.equal(first[3]["weights"], first[2]["weights"])
-    assert torch.equal(first[3]["weights"], second[3]["weights"])
+    engines = [{}, {"engine__name": "deepspeed"}]
+    for first, second in zip(*toy.drive(2, toy.in_turn, half_precision, engines, folder=tmp_path), strict=True):
+        assert [step["skipped"] for step in first] == [0, 0, 1, 0]
+        assert [step["skipped"] for step in second] == [0, 0, 1, 0]
+        assert [step["scale"] for step in first] == [step["scale"] for step in second] == [65536, 65536, 32768, 32768]
+        assert torch.equal(first[2]["weights"], first[1]["weights"]), (
+            "a skipped step changes nothing, not even by decay"
+        )
+        assert not torch.equal(first[3]["weights"], first[2]["weights"])
+        assert torch.equal(first[3]["weights"], second[3]["weights"])
 
 
 def test_a_loss_scale_that_was_found_is_resumed() -> None:
@@ -119,10 +119,10 @@ def test_gradients_of_three_workers_are_those_of_one_big_batch(tmp_path: Path) -
     values, targets = (torch.from_numpy(np.concatenate([part[index] for part in parts])) for index in (0, 1))
     (net(values, targets) / (2 * toy.PER_STEP)).backward()
     norm = torch.stack([value.grad.norm() for value in net.parameters() if value.grad is not None]).norm()
-    for changes in ({}, {"engine__name": "deepspeed", "engine__zero_stage": 2}):
-        for world in (1, 3):
-            for found in toy.drive(world, fp32_steps, changes, folder=tmp_path):
-                assert found[0]["norm"] == pytest.approx(float(norm), rel=1e-5)
+    engines = [{}, {"engine__name": "deepspeed", "engine__zero_stage": 2}]
+    for world in (1, 3):
+        for by_engine in toy.drive(world, toy.in_turn, fp32_steps, engines, folder=tmp_path):
+            assert [found[0]["norm"] for found in by_engine] == pytest.approx([float(norm)] * 2, rel=1e-5)
 
 
 @pytest.mark.parametrize(("clip", "left"), [(1e-3, 1e-3), (0.0, None)])
@@ -138,16 +138,16 @@ def test_a_gradient_is_shortened_to_what_is_allowed_or_left_alone(clip: float, l
     assert float(after) == pytest.approx(left or before, rel=1e-3)
 
 
-@pytest.mark.parametrize("compression", ["bf16", "fp16"])
-def test_compressed_gradients_stay_close_and_halve_the_bytes(compression: str, tmp_path: Path) -> None:
-    plain = toy.drive(2, sent_and_weights, "none", folder=tmp_path)
-    small = toy.drive(2, sent_and_weights, compression, folder=tmp_path)
-    assert small[0]["bytes"] * 2 == plain[0]["bytes"] > 0
-    assert plain[0]["left"] == 0, "bytes are counted once"
-    assert torch.equal(small[0]["weights"], small[1]["weights"])
-    assert not torch.equal(small[0]["weights"], plain[0]["weights"]), "nothing was compressed"
-    # On average: where a gradient is nearly 0, rounding decides its sign, and Adam takes a whole step of 0.01.
-    assert float((small[0]["weights"] - plain[0]["weights"]).abs().mean()) < 1e-3
+def test_compressed_gradients_stay_close_and_halve_the_bytes(tmp_path: Path) -> None:
+    by_worker = toy.drive(2, toy.in_turn, sent_and_weights, ["none", "bf16", "fp16"], folder=tmp_path)
+    plain, *compressed = zip(*by_worker, strict=True)
+    for small in compressed:
+        assert small[0]["bytes"] * 2 == plain[0]["bytes"] > 0
+        assert plain[0]["left"] == 0, "bytes are counted once"
+        assert torch.equal(small[0]["weights"], small[1]["weights"])
+        assert not torch.equal(small[0]["weights"], plain[0]["weights"]), "nothing was compressed"
+        # On average: where a gradient is nearly 0, rounding decides its sign, and Adam takes a whole step of 0.01.
+        assert float((small[0]["weights"] - plain[0]["weights"]).abs().mean()) < 1e-3
 
 
 def sent_and_weights(world: Any, compression: str) -> dict[str, Any]:

@@ -13,6 +13,24 @@ import torch
 from tests.gpu import small
 from tests.trainer import toy
 
+ENGINES: list[dict[str, Any]] = [
+    {"communication__compression": "bf16"},
+    {"engine__name": "deepspeed", "engine__zero_stage": 1},
+    {"engine__name": "deepspeed", "engine__zero_stage": 2},
+]
+
+
+def by_engine(world: Any, folder: Path) -> list[tuple[dict[str, Any], float]]:
+    """What both tests of all engines compare, by two workers that import DeepSpeed once."""
+    return [(straight_and_resumed(world, changes, folder), seconds_waited(world, changes)) for changes in ENGINES]
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, Any]]:
+    """By engine, then by worker."""
+    folder = tmp_path_factory.mktemp("engines")
+    return list(zip(*toy.drive(2, by_engine, folder, folder=folder), strict=True))
+
 
 def straight_and_resumed(world: Any, changes: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Four steps; the same with a new engine after two, from what a checkpoint would hold."""
@@ -35,10 +53,11 @@ def straight_and_resumed(world: Any, changes: dict[str, Any], folder: Path) -> d
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-def test_deepspeeds_bf16_mode_makes_ddps_steps_in_no_more_bytes_and_resumes_exactly(stage: int, tmp_path: Path) -> None:
-    changes = {"engine__name": "deepspeed", "engine__zero_stage": stage}
-    ours, others = toy.drive(2, straight_and_resumed, changes, tmp_path, folder=tmp_path)
-    ddp = toy.drive(2, straight_and_resumed, {"communication__compression": "bf16"}, tmp_path, folder=tmp_path)[0]
+def test_deepspeeds_bf16_mode_makes_ddps_steps_in_no_more_bytes_and_resumes_exactly(
+    stage: int, engines: list[tuple[Any, Any]]
+) -> None:
+    (ours, _), (others, _) = engines[stage]
+    (ddp, _), _ = engines[0]
     for name, value in ours["state"].weights.items():
         assert value.dtype == torch.float32
         assert not torch.equal(value, value.bfloat16().float()), f"{name} was rounded"
@@ -73,17 +92,11 @@ def seconds_waited(world: Any, changes: dict[str, Any]) -> float:
     return built.take_communication()[0]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"engine__name": "deepspeed", "engine__zero_stage": 1},
-        {"engine__name": "deepspeed", "engine__zero_stage": 2},
-    ],
-    ids=["ddp", "zero-1", "zero-2"],
-)
-def test_every_engine_tells_how_long_computing_waited_for_the_others(changes: dict[str, Any], tmp_path: Path) -> None:
-    waiting, late = toy.drive(2, seconds_waited, changes, folder=tmp_path)
+@pytest.mark.parametrize("number", range(3), ids=["ddp", "zero-1", "zero-2"])
+def test_every_engine_tells_how_long_computing_waited_for_the_others(
+    number: int, engines: list[tuple[Any, Any]]
+) -> None:
+    (_, waiting), (_, late) = engines[number]
     assert 0.35 < waiting < 5
     assert late > 0
     assert waiting > late + 0.2
