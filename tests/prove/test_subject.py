@@ -34,7 +34,8 @@ def test_every_stack_can_be_proved(stack: str, local_kubeconfig: Path) -> None:
     assert not storage.get("retain")
     # Google allows a service account 30 characters.
     assert config.nodes is None or len(f"{config.name}-nodes") <= 30
-    record(f"prove-{stack}", values)
+    if config.nodes is None:  # those of clouds are declared below, where their minutes are counted
+        record(f"prove-{stack}", values)
     assert overridden({}, stack, State(stack, notes={"values": values})) == values
 
 
