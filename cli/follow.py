@@ -34,7 +34,7 @@ from cli.cluster import (
 from cli.logs import lines
 from cli.progress import LONGEST, Board, time_to_go
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, is_local
-from cli.words import left
+from cli.training_status import Incident, ends_of_pods
 from trainer.contract import EXIT_DONE, EXIT_FATAL
 from trainer.plain import counted, plain
 from trainer.record import figures
@@ -104,12 +104,8 @@ class JobWatch:
         self._followed: set[str] = set()
         self._finished: set[str] = set()
         self._waiting = ""
-        self._lost: set[str] = set()
-        """Pods whose end was told."""
-        self._running: dict[str, str] = {}
-        """Pod that ran -> its worker's number."""
-        self._members: set[str] = set()
-        """Workers that were in a round."""
+        self._ended: set[Incident] = set()
+        """What was told of pods that ended."""
         self._newest: dict[str, str] = {}
         """Pod -> time stamp of its newest line."""
 
@@ -136,7 +132,7 @@ class JobWatch:
             run = any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
             board.look("" if run else why_waiting(pods, "" if pods else self.job.refusal()))
             self._look_at_nodes(board, pods)
-            self._tell_lost(board, pods)
+            self._tell_ends(board, pods)
             self._tell_waiting(board, waiting(pods) if run else "")
             ended = outcome(job, pods)
             # The last lines arrive a moment after the Job's end is seen.
@@ -172,23 +168,12 @@ class JobWatch:
             board.print(f"node {node} answers again, or its pods are replaced")
         self._silent = silent
 
-    def _tell_lost(self, board: Board, pods: list[dict[str, Any]]) -> None:
-        """Say which workers have gone, where their own logs do not: how their pods ended, or that these are gone."""
-        self._members |= board.record.members.keys()
-        for pod in (pod for pod in pods if index(pod) >= 0):
-            name, number = pod["metadata"]["name"], str(index(pod))
-            for end in ends(pod) if name not in self._lost else []:
-                self._lost.add(name)
-                said = str(record_of(end).get("message") or end.get("reason") or "")
-                if end["exitCode"] and (text := left(f"worker {number}", end["exitCode"], said)):
-                    board.print(text, "yellow")
-            if pod["status"].get("phase") == "Running":
-                self._running[name] = number
-        for name in self._running.keys() - {pod["metadata"]["name"] for pod in pods}:
-            number = self._running.pop(name)
-            if name not in self._lost:
-                took = "" if number in self._members else "; it took part in no round"
-                board.print(f"the pod of worker {number} is gone{took}", "yellow")
+    def _tell_ends(self, board: Board, pods: list[dict[str, Any]]) -> None:
+        """Say which pods were taken away, and how they ended: their own logs do not."""
+        for each in ends_of_pods(pods):
+            if each not in self._ended:
+                self._ended.add(each)
+                board.print(f"{each.who}: {each.cause}", "yellow")
 
     def _tell_waiting(self, board: Board, text: str) -> None:
         """Say once which workers wait while others train."""

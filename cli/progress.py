@@ -26,9 +26,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from cli.words import sentence
 from trainer.plain import counted, plain
-from trainer.record import Record, of_line
+from trainer.record import KEPT, Record, of_line
 
 #: Seconds between two lines without a terminal to redraw.
 PLAIN_SECONDS = 15.0
@@ -42,6 +41,9 @@ LONGEST = 16_384
 STARTING = "the pods start Python and load the model"
 COMPILING = "compiling the model; the first time takes a minute or more"
 FIRST_STEPS = "the first evaluation and the first steps"
+
+#: Events that the record tells, or that say nothing to a person.
+RECORDED = ("checkpoint", "done", "new_round", "resume", "round", "workers_ended")
 
 #: A library's own warning: Python's, or torch's from C++ ([W1128 ...) and from its logger (W1128 ...).
 WARNING = re.compile(r"warn|^(\[rank\d+\]: ?)?\[?W\d{4} ", re.IGNORECASE)
@@ -95,10 +97,10 @@ class Board:
     """Shows the progress of a training from its log lines."""
 
     def __init__(self, console: Console | None = None, redraw: bool = True, raw: bool = False):
-        """`raw`: events as the trainer logs them, not in a person's words."""
+        """`raw`: events as the trainer logs them."""
         self.console, self._raw = console or Console(), raw
-        self._told: deque[str] = deque(maxlen=8)
-        """What the events said: all pods say the same of a round."""
+        self._told: deque[str] = deque(maxlen=2 * KEPT)
+        """What events and incidents said: all pods say the same of a round, and a record repeats its incidents."""
         self._warnings = 0
         """Lines in which a library warns: torch alone writes dozens on a loaded machine."""
         self.record = Record()
@@ -160,8 +162,12 @@ class Board:
         fields = parse_logfmt(line)
         if fields.get("event") in ("compile", "compiled"):
             self.doing = COMPILING if fields.get("compile") == "true" else FIRST_STEPS
-        if "event" in fields and fields["event"] != "done":
-            self._say(pod, line) if self._raw else self.tell(sentence(pod, fields))
+        event = fields.pop("event", "")
+        if event and self._raw:
+            self._say(pod, line)
+        elif event:
+            said = ", ".join(f"{key} {value}" for key, value in fields.items())
+            self.tell("" if event in RECORDED else f"{event.replace('_', ' ')}: {said}")
         elif not fields and WARNING.search(line) and not self._raw:
             self._warnings += 1
         elif not fields and ("error" in line.lower() or WARNING.search(line)):
@@ -172,9 +178,14 @@ class Board:
         if found.age() < self.record.age():
             return  # of a pod whose log is read late
         before, self.record, known = self.record, found, found.figures
+        for each in found.incidents:
+            self.tell(f"worker {each.worker}: {each.cause}" if each.worker else each.cause)
         if found.round != before.round:
             size = known.get("world_size", 0)
-            self.tell(f"round {found.round} begins with {counted(size, 'process', 'processes')}")
+            begins = f"round {found.round} begins with {counted(size, 'process', 'processes')}"
+            self.tell(f"{begins}, resuming from step {found.checkpoint}" if found.checkpoint else begins)
+        elif found.checkpoint != before.checkpoint:
+            self.tell(f"checkpoint of step {found.checkpoint} saved")
         new = (found.round, found.times.get("loss")) != (before.round, before.times.get("loss"))
         if new and known.keys() >= {"loss", "step", "steps", "tokens_per_second", "eta_seconds"}:
             self._step(known)

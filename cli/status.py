@@ -25,8 +25,8 @@ from cli import CommandError
 from cli.cluster import GoneError, TrainingJob, ends, moment, node_kinds, record_of, silence
 from cli.progress import age, described, time_to_go
 from cli.runs import AsJson
-from cli.state import State, state
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, node_price
+from cli.training_status import TrainingStatus, summarize
 from cli.volume import WIDE
 from trainer.contract import EXIT_DONE, STATUS
 from trainer.plain import counted, plain
@@ -88,16 +88,16 @@ def _jsonable(value: Any) -> Any:
     return value.isoformat(timespec="seconds") if isinstance(value, datetime) else str(value)
 
 
-def all_of(targets: list[Target], kubeconfig: str | None, price: float | None = None) -> list[State]:
+def all_of(targets: list[Target], kubeconfig: str | None, price: float | None = None) -> list[TrainingStatus]:
     """The states of some trainings, with the kinds of their nodes and their cost. Raises CommandError."""
 
-    def look(target: Target) -> State:
+    def look(target: Target) -> TrainingStatus:
         try:
             return read(target, kubeconfig)
         except GoneError as error:
             if len(targets) == 1:
                 raise
-            return State(target.job, f"Gone ({error})", None, None, 0, 0, 0)
+            return TrainingStatus(target.job, f"Gone ({error})", None, None, 0, 0, 0)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = list(pool.map(look, targets))
@@ -106,7 +106,7 @@ def all_of(targets: list[Target], kubeconfig: str | None, price: float | None = 
     return [_priced(each, target.training, kinds, price) for each, target in zip(found, targets, strict=True)]
 
 
-def _priced(found: State, training: str, kinds: dict[str, str], price: float | None) -> State:
+def _priced(found: TrainingStatus, training: str, kinds: dict[str, str], price: float | None) -> TrainingStatus:
     """With node kinds and the cost of the training so far, of as many nodes as it wants at once."""
     counts: dict[str, int] = {}
     for node in {pod.node for pod in found.pods if pod.state == "Running"}:
@@ -116,12 +116,12 @@ def _priced(found: State, training: str, kinds: dict[str, str], price: float | N
     return dataclasses.replace(found, training=training, nodes=counts, cost=cost)
 
 
-def read(target: Target, kubeconfig: str | None = None) -> State:
+def read(target: Target, kubeconfig: str | None = None) -> TrainingStatus:
     """Ask the cluster. Raises CommandError."""
     job = TrainingJob.of(target, kubeconfig)
     found, pods = job.read()
     record = newest([status_file(target), *job.records(pods).values(), *map(done, pods)])
-    known = state(found, pods, record, "" if pods else job.refusal(), job.silent_nodes(pods))
+    known = summarize(found, pods, record, "" if pods else job.refusal(), job.silent_nodes(pods))
     if known.condition == "Complete" and (folder := run_here(target)) and not folder.exists():
         return dataclasses.replace(known, condition="Complete, run removed")
     return known
@@ -135,7 +135,7 @@ def done(pod: dict[str, Any]) -> Record | None:
     return None
 
 
-def overview(found: list[State], targets: list[Target], now: datetime, width: int = ROOMY) -> Group:
+def overview(found: list[TrainingStatus], targets: list[Target], now: datetime, width: int = ROOMY) -> Group:
     """A line for each training, then what those wait for that do not run."""
     table = Table(box=None, padding=(0, 2 if width >= ROOMY else 1, 0, 0))
     table.add_column("training", overflow="fold", min_width=12)
@@ -171,7 +171,7 @@ def overview(found: list[State], targets: list[Target], now: datetime, width: in
     return Group(Text(f"{targets[0].namespace} on {targets[0].context}"), table, *lines)
 
 
-def _kinds(found: State) -> str:
+def _kinds(found: TrainingStatus) -> str:
     """How many nodes of which kind train."""
     return ", ".join(f"{count} {plain(kind)}" for kind, count in found.nodes.items())
 
@@ -192,7 +192,7 @@ def status_file(target: Target) -> Record | None:
         return None
 
 
-def screen(found: State, target: Target, now: datetime) -> Group:
+def screen(found: TrainingStatus, target: Target, now: datetime) -> Group:
     """The whole screen."""
     parts: list[Any] = [_head(found, target, now), _training(found, now)]
     if "step" in found.figures and found.figures.get("steps"):
@@ -204,7 +204,7 @@ def screen(found: State, target: Target, now: datetime) -> Group:
     return Group(*parts)
 
 
-def _head(found: State, target: Target, now: datetime) -> Text:
+def _head(found: TrainingStatus, target: Target, now: datetime) -> Text:
     # What has ended took so long; it is not so since then.
     how = " for " if found.ended is None else ", took " if found.condition.startswith("Complete") else " after "
     lasted = f"{how}{time_to_go(found.lasted(now))}" if found.started else ""
@@ -227,7 +227,7 @@ def _head(found: State, target: Target, now: datetime) -> Text:
     return text
 
 
-def _training(found: State, now: datetime) -> Text:
+def _training(found: TrainingStatus, now: datetime) -> Text:
     figures = found.figures
     if "step" not in figures:
         return Text("training no step yet")
@@ -240,7 +240,7 @@ def _training(found: State, now: datetime) -> Text:
     return Text("training " + "  ".join(words) + f"\nas of    {', '.join(_ages(found, now))}")
 
 
-def _ages(found: State, now: datetime) -> Iterator[str]:
+def _ages(found: TrainingStatus, now: datetime) -> Iterator[str]:
     """How old the figures are, those of one time together."""
     known = [("step", "step"), *((key, name) for key, name in AGED.items() if key in found.figures)]
     known += [("checkpoint", "checkpoint")] if found.checkpoint is not None else []
@@ -253,13 +253,13 @@ def _ages(found: State, now: datetime) -> Iterator[str]:
     yield from (f"{' and '.join(ages[age])} {age}" for age in others)
 
 
-def _silent(found: State, now: datetime) -> Iterator[Text]:
+def _silent(found: TrainingStatus, now: datetime) -> Iterator[Text]:
     nodes = {pod.node: pod.silent for pod in found.pods if pod.silent}
     for node, since in nodes.items():
         yield Text(plain(silence(node, time_to_go((now - since).total_seconds()))), "yellow")
 
 
-def _pods(found: State, now: datetime) -> Table:
+def _pods(found: TrainingStatus, now: datetime) -> Table:
     table = Table("index", "pod", "node", "state", "for", "rank", box=None, padding=(0, 2, 0, 0))
     for pod in found.pods:
         age = time_to_go((now - pod.since).total_seconds()) if pod.since else ""
@@ -274,7 +274,7 @@ def _pods(found: State, now: datetime) -> Table:
     return table
 
 
-def _incidents(found: State, now: datetime) -> Table:
+def _incidents(found: TrainingStatus, now: datetime) -> Table:
     hidden = len(found.incidents) - INCIDENTS
     title = "what happened" + (f" ({hidden} earlier ones not shown)" if hidden > 0 else "")
     table = Table("ago", "who", title, box=None, padding=(0, 2, 0, 0))

@@ -10,9 +10,9 @@ from typing import Any
 from kubernetes import client
 
 from cli.cluster import JOB, as_json, connect, workers
-from cli.state import State as Training
 from cli.status import read
 from cli.target import Target
+from cli.training_status import TrainingStatus as Training
 from faults.fault import Cannot, Expected, expect, until
 from faults.stack import Stack
 from infra.clouds import Proof, cloud_of

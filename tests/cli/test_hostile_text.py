@@ -20,9 +20,9 @@ from cli import CommandError, doctor, logs
 from cli.__main__ import main
 from cli.follow import JobWatch, Outcome, outcome, report
 from cli.progress import LONGEST, Bar, Board
-from cli.state import state
 from cli.status import screen, status_file
 from cli.target import Target
+from cli.training_status import summarize
 from infra.finding import ok, problem
 from prove.engine import Result
 from prove.report import Screen
@@ -97,7 +97,7 @@ def test_every_cell_of_status(text: str) -> None:
     ended = {"exitCode": 1, "finishedAt": "2026-11-21T12:22:30Z", "message": json.dumps({"message": text})}
     waiting = {"type": "PodScheduled", "status": "False", "message": text}
     happened = {"time": 1.0, "worker": text, "cause": text}
-    found = state(
+    found = summarize(
         job([{"type": "Failed", "status": "True", "reason": text, "message": text}]),
         [pod(0, "Failed", ended), pod(1, "Pending", conditions=[waiting], containerStatuses=[]), pod(2, name=text)],
         told(message=text, state=text, members={text: 0}, incidents=[happened]),
@@ -233,7 +233,7 @@ def test_a_status_json_or_a_last_message_of_any_kind(record: str, tmp_path: Path
     (folder / "status.json").write_text(record)
     target, shown = Target("c", "n", "j", str(tmp_path), {}, "/data/runs/x"), io.StringIO()
     ended = {"exitCode": 0, "finishedAt": "2026-11-21T12:22:30Z", "message": record}
-    found = state(job(), [pod(0, "Succeeded", ended)], status_file(target))
+    found = summarize(job(), [pod(0, "Succeeded", ended)], status_file(target))
     Console(file=shown, width=200).print(screen(found, target, datetime(2026, 11, 21, 12, 30, tzinfo=UTC)))
     over = outcome(job([{"type": "Complete", "status": "True"}]), [pod(0, "Succeeded", ended)])
     assert isinstance(over, Outcome)
@@ -245,5 +245,5 @@ def test_a_pod_that_somebody_made_under_the_jobs_label_is_shown() -> None:
     for label in ("x", "", "9" * 5000, None):
         odd = pod(0, name="odd")
         odd["metadata"]["labels"] = {} if label is None else dict.fromkeys(odd["metadata"]["labels"], label)
-        assert [each.name for each in state(job(), [pod(1), odd]).pods] == ["odd", "train-small-1-1-abcde"]
+        assert [each.name for each in summarize(job(), [pod(1), odd]).pods] == ["odd", "train-small-1-1-abcde"]
         assert logs.choose([odd, pod(1)], 1, lambda _: {}) == "train-small-1-1-abcde"

@@ -16,9 +16,9 @@ from cli import CommandError
 from cli.__main__ import main
 from cli.cluster import TrainingJob
 from cli.follow import JobWatch, Outcome, report
-from cli.state import state
 from cli.status import screen
 from cli.target import Target
+from cli.training_status import summarize
 from tests.cli.test_status import NOW, TARGET, job, pod, told
 from trainer import record
 from trainer.record import Record
@@ -51,7 +51,7 @@ def test_figures_of_a_record_are_as_old_as_they_are(status: dict[str, Any], said
     figures = {"step": 120, "steps": 500, "loss": 3.21, "tokens_per_second": 900.0, "state": "compiling"}
     further = {"validation_loss": 3.5} if "validation_loss" in status.get("times", {}) else {}
     found = record.read(figures | further | {key: moment(ago) for key, ago in status.items()})
-    assert said in shown(state(job(), [pod(0)], found))
+    assert said in shown(summarize(job(), [pod(0)], found))
 
 
 def silent_pod(**changes: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def test_status_names_the_node_that_does_not_answer(ready: str | int, lasted: st
     api: Any = Nodes(ready)
     pods = [pod(0), silent_pod()]
     silent = TrainingJob(api, api, "n", "j").silent_nodes(pods)
-    found = state(job(), pods, silent=silent)
+    found = summarize(job(), pods, silent=silent)
     assert (DO.format(lasted) in shown(found)) == (lasted is not None)
     assert ("its node does not answer" in shown(found)) == (lasted is not None)
 
@@ -213,4 +213,4 @@ def test_the_end_calls_an_adapter_an_adapter(record: dict[str, Any], title: str)
 
 def test_one_process_is_one_process() -> None:
     for size, said in ((1, "1 process as"), (2, "2 processes as")):
-        assert said in shown(state(job(), [pod(0)], told(world_size=size)))
+        assert said in shown(summarize(job(), [pod(0)], told(world_size=size)))

@@ -11,8 +11,8 @@ import pytest
 
 from cli import CommandError, ps
 from cli.__main__ import main
-from cli.state import State
 from cli.target import STOPPED, Target
+from cli.training_status import TrainingStatus
 from infra.stackfiles import NODE_CONTEXT
 
 NOW = datetime.now(UTC)
@@ -41,11 +41,11 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             Target(NODE_CONTEXT if stack == "local" else "gke", "n", "train-1", None, {}, training=n) for n in names
         ]
 
-    def all_of(targets: list[Target], *_: object) -> list[State]:
+    def all_of(targets: list[Target], *_: object) -> list[TrainingStatus]:
         now = datetime.now(UTC)
         started, ended = now - timedelta(hours=3), now - timedelta(minutes=5)
-        running = State("train-1", "Running for 3:00:00", started, None, 2, 2, 0)
-        complete = State("train-1", "Complete, run removed", started, ended, 2, 0, 0)
+        running = TrainingStatus("train-1", "Running for 3:00:00", started, None, 2, 2, 0)
+        complete = TrainingStatus("train-1", "Complete, run removed", started, ended, 2, 0, 0)
         return [complete] if len(targets) == 1 else [running, complete]
 
     monkeypatch.setattr(ps, "targets_of", targets_of)

@@ -17,9 +17,9 @@ from cli import CommandError
 from cli.__main__ import main
 from cli.cluster import INDEX, STOPPED, TrainingJob, moment
 from cli.logs import choose
-from cli.state import state
 from cli.status import _priced, read, screen, status_file
 from cli.target import Target, node_price
+from cli.training_status import summarize
 from trainer import record
 from trainer.contract import EXITS
 from trainer.record import Record
@@ -56,7 +56,7 @@ def pod(
 
 
 def test_a_job_whose_pods_are_refused_says_why() -> None:
-    found = state(job(active=0), [], refusal="exceeded quota: gpus")
+    found = summarize(job(active=0), [], refusal="exceeded quota: gpus")
     assert found.condition == "Waiting: the cluster refuses the pods: exceeded quota: gpus"
 
 
@@ -91,7 +91,7 @@ def test_a_running_training_on_one_screen() -> None:
     found = told(checkpoint=100, validation_loss=3.5, bits_per_byte=1.2, incidents=[incident])
     late = pod(0, name="train-small-1-0-later")
     late["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] = "2026-11-21T12:25:00Z"
-    text = shown(state(job(), [pod(0), pod(1), late, pod(2, "Pending")], found))
+    text = shown(summarize(job(), [pod(0), pod(1), late, pod(2, "Pending")], found))
     for expected in [
         "Running for 30:00   trainyard/train-small-1 on trainyard-local",
         "3 of 3 run, 1 failed",
@@ -133,7 +133,7 @@ def test_causes_of_restarts_each_once_in_order() -> None:
     killed = pod(1, "Failed", {"exitCode": 137, "finishedAt": "2026-11-21T12:25:00Z", "reason": "OOMKilled"})
     crashed = pod(0, "Failed", {"exitCode": 1, "finishedAt": "2026-11-21T12:26:00Z"})
     ended = {"time": seconds("12:22:01"), "worker": "0", "cause": "round 1 ended: left together"}
-    found = state(job(), [pod(0), killed, drained, crashed], told(incidents=[ended]))
+    found = summarize(job(), [pod(0), killed, drained, crashed], told(incidents=[ended]))
     assert [(incident.who, incident.cause) for incident in found.incidents] == [
         ("train-small-1-2-abcde", "EvictionByEvictionAPI: Eviction API: evicting"),
         ("worker 0", "round 1 ended: left together"),
@@ -158,7 +158,7 @@ def test_causes_of_restarts_each_once_in_order() -> None:
 def test_the_end_is_the_jobs_own_word(condition: dict[str, Any], expected: str) -> None:
     """What has ended took so long; "Complete for 10:00" would say since when."""
     condition |= {"status": "True", "lastTransitionTime": "2026-11-21T12:10:00Z"}
-    assert shown(state(job([condition]), [])).startswith(expected)
+    assert shown(summarize(job([condition]), [])).startswith(expected)
 
 
 STOPPED_AT = "2026-11-21T12:10:00+00:00"
@@ -170,7 +170,7 @@ def test_a_stopped_training_keeps_start_and_duration(started: str | None, lasted
     stopped = job([{"type": "Suspended", "status": "True"}], startTime=started)
     stopped["metadata"]["annotations"] = {STOPPED: STOPPED_AT}
     known = told("12:10:00", started=seconds("11:00:00"), began=seconds("12:00:00"), earlier_seconds=1800)
-    found = state(stopped, [], known)
+    found = summarize(stopped, [], known)
     assert found.started == datetime(2026, 11, 21, 11, 0, tzinfo=UTC)
     assert f" after {lasted}   " in shown(found)
     assert _priced(found, "", {}, price=2.0).cost == pytest.approx(2.0 * 3 * 40 / 60)
@@ -178,7 +178,7 @@ def test_a_stopped_training_keeps_start_and_duration(started: str | None, lasted
 
 def test_a_resumed_training_does_not_count_from_zero() -> None:
     known = told("12:21:00", started=seconds("09:00:00"), began=seconds("12:20:00"), earlier_seconds=7200)
-    assert "Running for 2:01:00" in shown(state(job(startTime="2026-11-21T12:19:00Z"), [pod(0)], known))
+    assert "Running for 2:01:00" in shown(summarize(job(startTime="2026-11-21T12:19:00Z"), [pod(0)], known))
 
 
 def test_what_is_ended_for_anothers_failure_has_not_failed() -> None:
@@ -187,7 +187,7 @@ def test_what_is_ended_for_anothers_failure_has_not_failed() -> None:
     left = pod(1, "Failed", {"exitCode": 143, "finishedAt": "2026-11-21T12:25:02Z"})
     killed = pod(2, "Failed", {"exitCode": 137, "finishedAt": "2026-11-21T12:25:09Z"})
     killed["metadata"]["deletionTimestamp"] = "2026-11-21T12:25:01Z"
-    found = state(failed, [pod(0, "Failed", {"exitCode": 42, "finishedAt": "2026-11-21T12:25:00Z"}), left, killed])
+    found = summarize(failed, [pod(0, "Failed", {"exitCode": 42, "finishedAt": "2026-11-21T12:25:00Z"}), left, killed])
     assert (found.failed, found.ended_for_it) == (1, 2)
     assert "0 of 3 run, 1 failed, 2 ended for it" in shown(found)
 
@@ -197,8 +197,8 @@ def test_a_failure_counts_before_the_job_knows_of_it() -> None:
     crashed = pod(1, "Failed", {"exitCode": 1, "finishedAt": "2026-11-21T12:25:00Z"})
     evicted = pod(2, "Failed", {"exitCode": 137}, conditions=[{"type": "DisruptionTarget", "status": "True"}])
     asked = pod(2, "Failed", {"exitCode": 75, "finishedAt": "2026-11-21T12:25:00Z"})
-    assert state(job(failed=0), [pod(0), crashed, evicted, asked]).failed == 1
-    assert state(job(failed=4), [pod(0), crashed]).failed == 4, "pods that are gone"
+    assert summarize(job(failed=0), [pod(0), crashed, evicted, asked]).failed == 1
+    assert summarize(job(failed=4), [pod(0), crashed]).failed == 4, "pods that are gone"
 
 
 def test_before_the_first_pod_it_says_what_is_waited_for() -> None:
@@ -207,11 +207,11 @@ def test_before_the_first_pod_it_says_what_is_waited_for() -> None:
         "containerStatuses": None,
         "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu"}],
     }
-    text = shown(state(job(active=1), [unschedulable]))
+    text = shown(summarize(job(active=1), [unschedulable]))
     assert "Waiting for a node: 0/1 nodes: Insufficient cpu; lower workers.cpu or workers.count" in text
     assert "no step yet" in text
     # The Job counts a pod without a node as active.
-    beside = shown(state(job(active=3), [pod(1), pod(2), unschedulable]))
+    beside = shown(summarize(job(active=3), [pod(1), pod(2), unschedulable]))
     assert "2 of 3 run, 1 failed, 1 waiting for a node: 0/1 nodes: Insufficient cpu; lower" in beside
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cli.state import State as Training
+from cli.training_status import TrainingStatus as Training
 from faults.cluster import Cluster
 from faults.fault import Expected
 from infra.parse import parse

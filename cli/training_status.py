@@ -1,4 +1,4 @@
-"""The state of a training: from the Job's conditions, its pods and the run's record. Plain data, no printing."""
+"""How a training is doing: from the Job's conditions, its pods and the run's record. Plain data, no printing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Incident:
 
 
 @dataclass(frozen=True)
-class State:
+class TrainingStatus:
     job: str
     condition: str
     """Running, Complete, Failed, Suspended, Stopped or Waiting, and why."""
@@ -81,13 +81,13 @@ class State:
         return max(of_job, self.trained_seconds)
 
 
-def state(
+def summarize(
     job: dict[str, Any],
     pods: list[dict[str, Any]],
     record: Record | None = None,
     refusal: str = "",
     silent: Mapping[str, datetime] | None = None,
-) -> State:
+) -> TrainingStatus:
     """Combine the API's answers and the run's record.
 
     `refusal` is why the cluster makes no pod; `silent` are nodes that do not answer, and since when.
@@ -104,7 +104,7 @@ def state(
     failed = sum(map(_has_failed, pods))
     counted = told.get("failed") or 0
     fatal = end.get("type") == "Failed" and failed > 0
-    return State(
+    return TrainingStatus(
         job=job["metadata"]["name"],
         condition=_condition(end, pods, refusal),
         started=min(filter(None, (resumed, began)), default=None),
@@ -121,7 +121,7 @@ def state(
         told={name: when for name, seconds in record.times.items() if (when := _moment(seconds))},
         checkpoint=record.checkpoint,
         pods=tuple(_pod(pod, record, silent or {}) for pod in ordered),
-        incidents=tuple(sorted([*happened, *_ends(pods)], key=lambda incident: incident.time)),
+        incidents=tuple(sorted([*happened, *ends_of_pods(pods)], key=lambda incident: incident.time)),
     )
 
 
@@ -170,7 +170,7 @@ def _has_failed(pod: dict[str, Any]) -> bool:
     return any(end["exitCode"] not in ASKED for end in ends(pod)) or not ends(pod)
 
 
-def _ends(pods: list[dict[str, Any]]) -> list[Incident]:
+def ends_of_pods(pods: list[dict[str, Any]]) -> list[Incident]:
     """Why pods were taken away, and how they ended, with their launchers' last words."""
     found = []
     for pod in pods:
@@ -182,7 +182,7 @@ def _ends(pods: list[dict[str, Any]]) -> list[Incident]:
         for ended in ends(pod):
             code, when = ended["exitCode"], moment(ended.get("finishedAt"))
             words = record_of(ended).get("message") or ended.get("reason") or EXITS.get(code, ("", ""))[1]
-            if when and code != 0:
+            if when and code != EXIT_DONE:
                 found.append(Incident(when, name, f"ended with {code}: {words}"))
     return found
 
