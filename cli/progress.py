@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich import filesize
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.columns import Columns
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -23,7 +23,6 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.table import Table
 from rich.text import Text
 
 from trainer.plain import counted, plain
@@ -65,32 +64,8 @@ class Flow(Progress):
     def get_renderables(self) -> Iterable[RenderableType]:
         for task in self.tasks:
             cells = [column if isinstance(column, str) else column(task) for column in self.columns]
-            yield _Parts([*cells, *(Text(part) for part in task.fields.get("parts", ()))])
-
-
-class _Parts:
-    def __init__(self, cells: list[RenderableType]) -> None:
-        self._cells = cells
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        line: list[RenderableType] = []
-        left = options.max_width
-        for cell in self._cells:
-            width = Measurement.get(console, options, cell).maximum
-            if width == 0:
-                continue
-            if line and width > left:
-                yield _row(line)
-                line, left = [], options.max_width
-            line.append(cell)
-            left -= width + 2
-        yield _row(line)
-
-
-def _row(cells: list[RenderableType]) -> Table:
-    row = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-    row.add_row(*cells)
-    return row
+            cells += [Text(part) for part in task.fields.get("parts", ())]
+            yield Columns([cell for cell in cells if not isinstance(cell, Text) or cell], padding=(0, 2))
 
 
 class Board:

@@ -175,6 +175,9 @@ def test_the_command_follows_the_job_that_takes_the_others_place(
 
 def test_a_job_that_never_was_or_never_comes_back_ends_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(followed(Api([None]), monkeypatch)[1]).startswith("Job n/j is gone")
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr("cli.follow.time", clock)
     monkeypatch.setattr("cli.follow.SUCCESSOR_SECONDS", 0.05)
     told, end = followed(Api([RUNS, *[None] * 100]), monkeypatch)
     assert str(end).startswith("Job n/j is gone")
