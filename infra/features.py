@@ -1,7 +1,7 @@
 """What a feature needs of its cloud before it works: infra/gke/features.yaml and infra/eks/features.yaml, by a schema.
 
-The program enables and grants from these tables, the doctor checks from them, the stand-in clouds of the tests refuse a
-resource whose needs are not met, and tests/infra/test_features_gke.py checks every stack's graph against them.
+The program enables and grants from these tables, the doctor checks from them, and tests/infra/test_features_gke.py and
+test_features_aws.py check every stack's graph against them.
 """
 
 from __future__ import annotations

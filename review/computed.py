@@ -1,7 +1,7 @@
 """The values that a cloud adds to a resource once it exists: ids, addresses, e-mails, by computed.yaml of its folder.
 
-They replace a cloud in the recording (review/recording.py) and in the tests' stand-in provider plugin, so that both see
-the same values.
+They replace a cloud in the recording (review/recording.py) and in the tests of the engine (tests/standin), so that both
+see the same values.
 
 A table has them by type, and answers by function, in the provider's own form, and only those that the program reads.
 An entry is filled from top to bottom, its id first. Templates may use {name} of the resource in the cloud, {project} or

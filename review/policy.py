@@ -181,6 +181,8 @@ def no_accelerator_at_rest(item: Recorded, stack: Recording) -> Iterator[str]:
                 yield "no autoscaling, so nodes that came would stay; give it, with totalMinNodeCount 0"
         case "aws:eks/nodeGroup:NodeGroup" if _is_accelerated(item, stack):
             yield from _at_rest(item.at("scalingConfig") or {}, "minSize", "desiredSize")
+        case "kubernetes:apps/v1:Deployment" | "kubernetes:apps/v1:StatefulSet" if "nvidia.com/gpu" in str(item.inputs):
+            yield "its pods never end, and keep their node; let a Job ask for accelerators"
         case "gcp:compute/instance:Instance" | "aws:ec2/instance:Instance":
             if _has_accelerators(item.inputs) or _family(item.at("instanceType")) in AWS_ACCELERATED:
                 yield "an instance of its own runs until it is deleted; put accelerators into a pool that scales to 0"

@@ -1,19 +1,23 @@
-"""A living stack under the real Pulumi engine: preview and up refuse, in one line, a change that cannot succeed or that
-would cost the cluster or the data unasked, and touch nothing (on AWS: test_aws_engine.py)."""
+"""A living stack under the real Pulumi engine: what is refused in one line, what comes back, and who had what before
+(on AWS: test_aws_engine.py)."""
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.conftest import OFFER, write_kubeconfig
 from tests.e2e import cloud_stack
-from tests.e2e.cloud_stack import CloudStack, assert_lines
-from tests.standin.cloud import Thing
+from tests.e2e.cloud_stack import JOB, CloudStack, assert_lines, replaced
+from tests.standin.provider import CLUSTERS, Thing
 
 pytestmark = pytest.mark.engine
 DISK = "gcp:compute/disk:Disk data"
+CONFIGURATION = "kubernetes:core/v1:ConfigMap"
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +27,9 @@ def gke(tmp_path_factory: pytest.TempPathFactory) -> CloudStack:
     return stack
 
 
-def test_on_google_cloud_each_change_is_refused_in_a_line(gke: CloudStack) -> None:
+def test_each_change_is_refused_in_a_line_by_preview_and_up_and_the_old_configuration_works_again(
+    gke: CloudStack,
+) -> None:
     lines = gke.refused(
         gke={"zone": "us-central1-b", "project": "other-project"},
         storage={"sizeGib": 100},
@@ -38,11 +44,7 @@ def test_on_google_cloud_each_change_is_refused_in_a_line(gke: CloudStack) -> No
         "name while it is there; set it back to 250, or change it after `pulumi destroy`",
     )
     assert_lines(lines, expected)
-
-
-def test_somebody_elses_disk_is_refused_in_a_line(gke: CloudStack) -> None:
-    (line,) = gke.refused(storage={"disk": "theirs"})
-    assert line.startswith("storage.disk: theirs on a stack that lives with nothing replaces the data;")
+    gke.up("--expect-no-changes")
 
 
 def test_what_can_change_changes(gke: CloudStack) -> None:
@@ -51,33 +53,64 @@ def test_what_can_change_changes(gke: CloudStack) -> None:
     assert gke.preview() == {}
 
 
-def test_another_run_folder_that_the_stack_file_asks_for_is_no_news(gke: CloudStack) -> None:
+def test_another_machine_moves_the_nodes_in_place_and_replaces_the_job(gke: CloudStack) -> None:
+    """GKE moves a pool to another machine type node by node; the pods request more."""
     values = dict(gke.values)
-    gke.configure(dataset={"validationFraction": 0.1})
-    gke.pulumi("preview")
-    assert "anew" not in gke.text
+    gke.configure(nodes={"machineType": "c3-standard-22"})
+    plan = gke.preview()
+    assert replaced(plan) == JOB
+    assert "gcp:container/nodePool:NodePool workers" in plan["update"]
     gke.values = values
     gke.configure()
+
+
+def configurations(stack: CloudStack) -> set[str]:
+    """The trainings' configurations that are in the cluster, by the Jobs' names."""
+    return {thing.inputs["metadata"]["name"] for thing in stack.cloud.of_type(":ConfigMapPatch")}
+
+
+def test_a_training_goes_to_another_configuration_and_back_to_one_that_is_still_there(gke: CloudStack) -> None:
+    """A Job's configuration stays with its namespace, and Pulumi's plugin refuses to make an object that exists."""
+    before = configurations(gke)
+    values = dict(gke.values)
+    gke.configure(training={"steps": 30_000})
+    assert replaced(gke.preview()) == JOB
+    gke.up()
+    (second,) = configurations(gke) - before
+    gke.values = values
+    gke.configure()
+    assert replaced(gke.preview()) == JOB
+    gke.up()
+    assert gke.preview() == {}
+    assert configurations(gke) == {*before, second}
+    (job,) = [thing for thing in gke.cloud.of_type(":Job") if thing.name == "training"]
+    assert job.inputs["metadata"]["name"] in before
+
+
+def test_a_first_up_takes_a_configuration_that_is_in_the_cluster_already(tmp_path: Path) -> None:
+    """A lost state, or another stack's training in a namespace of the same name."""
+    stack = cloud_stack.make("local", tmp_path)
+    stack.environment["KUBECONFIG"] = str(write_kubeconfig(tmp_path / "kubeconfig", "trainyard-local", OFFER))
+    stack.cloud.things.append(Thing(CLUSTERS[0], "theirs", "theirs", {}, {}))
+    job = stack.inputs_previewed("kubernetes:batch/v1:Job", "training")["metadata"]["name"]
+    stack.cloud.things.append(Thing(CONFIGURATION, "theirs", f"trainyard/{job}", {}, {}))
+    assert "kubernetes:core/v1:ConfigMapPatch training-config" in stack.preview()["create"]
 
 
 def test_after_an_up_that_failed_before_the_training_the_outputs_tell_of_the_one_that_runs(gke: CloudStack) -> None:
     values, before = dict(gke.values), json.loads(gke.pulumi("stack", "output", "--json"))
     gke.configure(dataset={"validationFraction": 0.2})
-    steps = json.loads(gke.pulumi("preview", "--json"))["steps"]
-    made = [step["newState"] for step in steps if step["urn"].endswith(":Job::dataset") and "newState" in step]
-    id_ = f"trainyard/{made[0]['inputs']['metadata']['name']}"
-    theirs = Thing("kubernetes:batch/v1:Job", "theirs", id_, {}, {})
-    content = json.loads(gke.cloud.path.read_text())
-    gke.cloud.path.write_text(json.dumps({**content, "living": {**content["living"], "theirs#": vars(theirs)}}))
+    name = gke.inputs_previewed("kubernetes:batch/v1:Job", "dataset")["metadata"]["name"]
+    assert "anew" not in gke.text, "the stack file asks for it"
+    theirs = Thing("kubernetes:batch/v1:Job", "theirs", f"trainyard/{name}", {}, {})
+    gke.cloud.things.append(theirs)
     gke.up(fails=True)
     assert "409 already exists: trainyard/dataset-" in gke.text
     assert json.loads(gke.pulumi("stack", "output", "--json")) == before
+    gke.cloud.things.remove(theirs)
     gke.pulumi("preview")
     asked = r"the run starts anew in /data/runs/.*; to continue the one in .*, set job.name: gpt2-"
     assert re.search(asked, gke.text), "the file is that of the last `up`, and the folder is another"
-    content = json.loads(gke.cloud.path.read_text())
-    del content["living"]["theirs#"]
-    gke.cloud.path.write_text(json.dumps(content))
     gke.values = values
     gke.configure()
 
@@ -85,30 +118,28 @@ def test_after_an_up_that_failed_before_the_training_the_outputs_tell_of_the_one
 def test_who_asks_for_it_gets_another_cluster_and_only_the_next_change_is_asked_again(gke: CloudStack) -> None:
     gke.configure(gke={"zone": "us-central1-b"}, cluster={"replace": True})
     gke.up()
-    (disk,) = [thing for thing in gke.cloud.things().values() if thing.type == "gcp:compute/disk:Disk"]
-    (cluster,) = [thing for thing in gke.cloud.things().values() if thing.type == "gcp:container/cluster:Cluster"]
+    (disk,), (cluster,) = gke.cloud.of_type(":Disk"), gke.cloud.of_type("cluster:Cluster")
     assert disk.inputs["zone"] == cluster.inputs["location"] == "us-central1-b"
-    assert any(thing.name == "training" for thing in gke.cloud.things().values()), "and trains there"
+    assert "kubernetes:batch/v1:Job training" in gke.cloud.titles(), "and trains there"
     assert gke.preview() == {}
     assert "cluster.replace" in gke.text
     gke.configure(cluster={"replace": False})
     assert "lives with us-central1-b" in gke.refused(gke={"zone": "us-central1-a"})[0]
+    (line,) = gke.refused(storage={"disk": "theirs"})
+    assert line.startswith("storage.disk: theirs on a stack that lives with nothing replaces the data;")
 
 
-def test_a_first_up_that_failed_is_held_to_nothing_and_destroy_never_is(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    stack = cloud_stack.make("gcp-c3", tmp_path_factory.mktemp("fresh"))
+def test_a_first_up_that_failed_is_held_to_nothing_and_destroy_never_is(tmp_path: Any) -> None:
+    stack = cloud_stack.make("gcp-c3", tmp_path)
     # Somebody else's cluster has the name.
     id_ = "projects/your-project/locations/us-central1-a/clusters/trainyard-gcp-c3"
     theirs = Thing("gcp:container/cluster:Cluster", "theirs", id_, {}, {})
-    stack.cloud.path.write_text(json.dumps({"living": {f"theirs#{id_}": vars(theirs)}, "journal": []}))
+    stack.cloud.things.append(theirs)
     stack.up(fails=True)
     assert "409 already exists" in stack.text
-    assert DISK in {f"{thing.type} {thing.name}" for thing in stack.cloud.things().values()}
+    assert DISK in stack.cloud.titles()
     stack.configure(gke={"zone": "us-central1-b"})
     stack.up()
-    assert stack.preview() == {}
     stack.configure(gke={"zone": "us-central1-a"}, storage={"sizeGib": 10})
     stack.destroy()
-    assert {thing.name for thing in stack.cloud.things().values() if "Service" not in thing.type} == {"theirs"}
+    assert stack.cloud.things == [theirs]

@@ -32,8 +32,11 @@ def test_nothing_that_pulumi_writes_has_the_token(tmp_path: Path) -> None:
     shown += stack.pulumi("stack", "output", "--json") + stack.pulumi("stack", "history", "--json")
     shown += stack.pulumi("preview", "--diff", "--json")
     assert not any(form.decode() in shown for form in FORMS)
-    # It did reach the cluster, which here is that one file.
-    assert leaking(tmp_path) == [str(tmp_path / "cloud.json")]
+    assert leaking(tmp_path) == []
+    secrets = [thing for thing in stack.cloud.of_type(":Secret") if CANARY in str(thing.inputs)]
+    assert secrets, "it did reach the cluster"
+    stack.configure()
+    assert stack.preview()["delete"] == {thing.title for thing in secrets}, "it goes with its key"
 
 
 @pytest.mark.cluster

@@ -71,3 +71,28 @@ def test_volumes_are_mounted_as_that_role_which_the_drivers_pods_have_from_their
     (granted,) = json.loads(found.one("RolePolicy", "efs-node-mount").inputs["policy"])["Statement"]
     assert granted["Condition"] == {"StringEquals": {POINT: OWN}}
     assert granted["Action"] == ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"]
+
+
+@pytest.mark.parametrize("zones", [["use2-az1"], ["use2-az3", "use2-az2", "use2-az1"]], ids=len)
+def test_every_zone_with_nodes_has_a_mount_target(zones: list[str]) -> None:
+    """Nodes resolve only the target of their own zone."""
+    found = record("aws-g4dn", changed("aws-g4dn", eks={"zones": zones}))
+    targets = {item.inputs["subnetId"] for item in found.resources if item.kind == "MountTarget"}
+    groups = [item for item in found.resources if item.kind == "NodeGroup"]
+    assert {subnet for item in groups if item.name != "system" for subnet in item.inputs["subnetIds"]} <= targets
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_file_system_that_is_kept_stays_and_all_else_of_it_goes(retain: bool) -> None:
+    found = record("aws-g4dn", changed("aws-g4dn", storage={"retain": retain}))
+    assert {item.kind for item in found.all("aws:") if item.retain_on_delete} == ({"FileSystem"} if retain else set())
+    assert "kmsKeyId" not in found.one("FileSystem").inputs, "it stays readable: its key is not the stack's"
+
+
+def test_a_file_system_that_exists_is_used_and_never_deleted() -> None:
+    found = record("aws-g4dn", changed("aws-g4dn", storage={"disk": "fs-0123456789abcdef0"}))
+    assert not [item for item in found.resources if item.kind in ("FileSystem", "FileSystemPolicy")]
+    handle = found.one("PersistentVolume").inputs["spec"]["csi"]["volumeHandle"]
+    assert handle.startswith("fs-0123456789abcdef0::fsap-")
+    targets = {item.inputs["fileSystemId"] for item in found.resources if item.kind == "MountTarget"}
+    assert targets == {"fs-0123456789abcdef0"}

@@ -11,7 +11,7 @@ from infra.gke.services import apis, used
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recording, record
 from tests.infra.recorded import recorded, sections_to_vary, variants
-from tests.standin.gcp import unmet
+from tests.infra.unmet import unmet
 
 POOL = "gcp:container/nodePool:NodePool"
 #: Sections that decide what is created on Google Cloud.

@@ -11,7 +11,7 @@ from infra.config import ConfigError
 from infra.parse import parse
 from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, recorded
-from tests.standin.gcp import unmet
+from tests.infra.unmet import unmet
 
 LABEL, CLASS = "cloud.google.com/compute-class", "trainyard-workers"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from infra.gke.machines import NODE, machines
@@ -11,21 +9,6 @@ from infra.machine import allocatable
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import record
 from tests.infra.recorded import changed, recorded
-
-
-def test_a_node_with_accelerators_outlives_the_back_off_of_a_pod_that_was_lost() -> None:
-    """OPTIMIZE_UTILIZATION removes it after a minute or two, and another may not be had."""
-    profiles = [recorded(stack).one("Cluster").inputs["clusterAutoscaling"] for stack in ("gcp-a100", "gcp-c3")]
-    assert [profile["autoscalingProfile"] for profile in profiles] == ["BALANCED", "OPTIMIZE_UTILIZATION"]
-
-
-def test_many_connections_to_one_host_find_ports_on_the_way_out() -> None:
-    nat = recorded("gcp-a100").one("RouterNat").inputs
-    assert nat["enableDynamicPortAllocation"] is True
-    # The API refuses both together.
-    assert nat["enableEndpointIndependentMapping"] is False
-    assert nat["minPortsPerVm"] == 64
-    assert nat["maxPortsPerVm"] == 2**15
 
 
 @pytest.mark.parametrize(("driver", "secure"), [("managed", True), ("daemonset", False)])
@@ -36,13 +19,6 @@ def test_every_node_boots_securely_but_those_with_a_driver_of_ours(driver: str, 
     }
     assert booted["system"]["enableSecureBoot"] is True
     assert booted["workers"]["enableSecureBoot"] is secure
-
-
-def test_the_clusters_credentials_are_the_providers() -> None:
-    """gcloud's own login may be another account, and in CI there is none."""
-    provider = next(item for item in recorded("gcp-c3").resources if item.type == "pulumi:providers:kubernetes")
-    (user,) = json.loads(provider.inputs["kubeconfig"])["users"]
-    assert user["user"]["exec"]["args"] == ["--use_application_default_credentials"]
 
 
 def test_the_apis_by_which_all_others_are_read_come_first() -> None:
@@ -73,30 +49,6 @@ def test_what_runs_at_rest_fits_one_system_node(stack: str) -> None:
     )
     assert cpu <= has_cpu
     assert gib <= has_gib
-
-
-def test_nodes_have_no_rights_but_their_own() -> None:
-    stack = recorded("gcp-a100")
-    roles = {item.inputs["role"] for item in stack.all("gcp:projects/iAMMember")}
-    assert roles == {"roles/container.defaultNodeServiceAccount", "roles/serviceusage.serviceUsageConsumer"}
-    account = stack.one("Account", "nodes")
-    for name in ("system", "workers"):
-        assert (
-            stack.one("NodePool", name)
-            .inputs["nodeConfig"]["serviceAccount"]
-            .startswith(f"{account.inputs['accountId']}@")
-        )
-    # Images: this repository's, not the project's.
-    (reader,) = stack.all("gcp:artifactregistry/repositoryIamMember")
-    assert reader.inputs["role"] == "roles/artifactregistry.reader"
-    assert reader.inputs["repository"] == stack.one("Repository").inputs["repositoryId"]
-
-
-def test_the_repository_does_not_fill_up() -> None:
-    policies = {item["id"]: item for item in recorded("gcp-a100").one("Repository").inputs["cleanupPolicies"]}
-    assert policies["keep-newest"]["action"] == "KEEP"
-    assert policies["drop-untagged"]["condition"] == {"tagState": "UNTAGGED", "olderThan": "604800s"}
-    assert recorded("gcp-a100").one("Repository").inputs["cleanupPolicyDryRun"] is False
 
 
 def test_own_buckets_are_read_by_the_dataset_job_alone() -> None:

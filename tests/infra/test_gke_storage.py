@@ -1,4 +1,4 @@
-"""Lifetimes in a GCP stack: disks, rights, names, APIs. The traps by number are in test_gcp_traps.py."""
+"""The volume of a GCP stack: its disk, its address, and who may mount it."""
 
 from __future__ import annotations
 
@@ -19,29 +19,8 @@ def stack(request: pytest.FixtureRequest) -> Recording:
     return recorded(request.param)
 
 
-def test_t6_what_nodes_need_to_end_well_outlives_them(stack: Recording) -> None:
-    before = stack.earlier(stack.one("Cluster"))
-    assert stack.one("Account", "nodes").urn in before
-    assert {item.urn for item in stack.all("gcp:projects/iAMMember")} <= before
-
-
-def test_t13_names_in_the_project_tell_stacks_apart(stack: Recording) -> None:
-    name = stack.outputs["cluster"]
-    for kind in ("Network", "Subnetwork", "Router", "RouterNat", "Disk", "Cluster"):
-        assert stack.one(kind).inputs["name"].startswith(name)
-    assert stack.one("Account", "nodes").inputs["accountId"].startswith(name)
-    assert len(stack.one("Account", "nodes").inputs["accountId"]) <= 30
-
-
 def test_a_disk_that_nodes_have_attached_goes_after_them(stack: Recording) -> None:
     assert stack.one("Disk").urn in stack.earlier(stack.one("Cluster"))
-
-
-def test_a_disk_is_never_deleted_to_make_room_for_its_successor(stack: Recording) -> None:
-    """Its name is fixed, so the successor cannot be made first: the update fails, and the data is still there."""
-    disk = stack.one("Disk")
-    assert disk.create_before_delete
-    assert not disk.delete_before_replace
 
 
 def test_a_disk_is_kept_when_that_is_asked_for_and_can_be_used_again() -> None:
@@ -63,13 +42,6 @@ def test_a_growing_disk_replaces_no_claim_and_restarts_the_server() -> None:
         assert grown.one("PersistentVolumeClaim", name).inputs["spec"] == before
     template = grown.one("Deployment", "nfs-server").inputs["spec"]["template"]
     assert template["metadata"]["annotations"]["trainyard/disk-gib"] == "2000"
-
-
-def test_apis_stay_enabled(stack: Recording) -> None:
-    services = stack.all("gcp:projects/service")
-    assert {"container.googleapis.com", "compute.googleapis.com"} <= {item.inputs["service"] for item in services}
-    for item in services:
-        assert item.inputs["disableOnDestroy"] is False
 
 
 def test_the_export_admits_nodes_and_no_pod(stack: Recording) -> None:
@@ -106,3 +78,15 @@ def test_pods_beside_the_volume_serve_nfs_and_nothing_else(storage: dict[str, ob
     assert {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]} in policies
     opened = [rule for policy in policies for rule in [*policy.get("ingress", []), *policy.get("egress", [])]]
     assert opened == ([] if storage else [{"ports": [{"port": 2049, "protocol": "TCP"}]}])
+
+
+@pytest.mark.parametrize(("kind", "size"), [("nfs", 250), ("filestore", 1024)])
+def test_the_volumes_address_is_wired_and_never_a_name(kind: str, size: int) -> None:
+    """A node cannot resolve a name that only pods can."""
+    found = record("gcp-c3", changed("gcp-c3", storage={"kind": kind, "sizeGib": size}))
+    (mounted,) = [item for item in found.resources if item.kind == "PersistentVolume" and "nfs" in item.inputs["spec"]]
+    server = mounted.inputs["spec"]["nfs"]["server"]
+    assert all(part.isdigit() for part in server.split(".")), server
+    source = found.one("Instance") if kind == "filestore" else found.one("Service", "nfs-server")
+    assert source.urn in found.earlier(mounted)
+    assert found.outputs["storageAddress"].startswith(server)

@@ -150,6 +150,7 @@ BREAKING: dict[str, list[tuple[str, Inputs]]] = {
         (POOL, pool("a2-highgpu-8g", autoscaling={"minNodeCount": 0}, initialNodeCount=1)),
         (POOL, {"nodeConfig": {"machineType": "n1-standard-4", "guestAccelerators": [{"count": 1}]}}),
         ("gcp:compute/instance:Instance", {"machineType": "a2-highgpu-8g"}),
+        ("kubernetes:apps/v1:Deployment", {"spec": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}}),
         *(("aws:ec2/instance:Instance", {"instanceType": f"{family}.xlarge"}) for family in ("g4dn", "gr6", "inf2")),
         *(("aws:ec2/instance:Instance", {"instanceType": f"{family}.xlarge"}) for family in ("dl1", "f2", "vt1")),
         (GROUP, {"scalingConfig": {"minSize": 0, "desiredSize": 1}, "instanceTypes": ["m5.large", "p5.48xlarge"]}),

@@ -1,1 +1,1 @@
-"""Stand-ins for the clouds under the real Pulumi engine; only tests start them."""
+"""What stands in for clouds and clusters under the real Pulumi engine; only tests start it."""

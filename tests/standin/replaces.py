@@ -12,7 +12,7 @@ from infra.facts import load
 
 Path = tuple[str, ...]
 HERE = File(__file__).parent
-#: For every Kubernetes object. For a patch, these alone: it changes other fields in place.
+#: For every Kubernetes object.
 IDENTITY: list[Path] = [("metadata", "name"), ("metadata", "namespace")]
 
 
@@ -29,30 +29,24 @@ def _table(kind: str) -> dict[str, list[Path]]:
 
 
 def is_known(type_: str) -> bool:
-    """Whether the table has the type. The stand-in plugin refuses any other, so that no new resource goes
-    unnoticed."""
-    return type_ in _table("always")
+    """Whether the tables have the type. Any other is refused, so that no new resource of a cloud goes unnoticed."""
+    return type_.startswith("kubernetes:") or type_ in _table("always")
 
 
 def paths(type_: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Path]:
-    """The paths whose change replaces a resource with these inputs.
-
-    Raises:
-        KeyError: the type is not in the table.
-    """
+    """The paths whose change replaces a resource with these inputs. A patch changes in place what would replace a
+    whole object."""
+    if type_.startswith("kubernetes:"):
+        group, _, _ = new["apiVersion"].rpartition("/")
+        whole = [] if type_.endswith("Patch") else _table("kubernetes").get(f"{group}/{new['kind']}", [])
+        return [*IDENTITY, *whole]
     found = list(_table("always")[type_])
     for condition, holds in (("smaller", _smaller), ("switched_off", _switched_off), ("narrower", _narrower)):
         found += [path for path in _table(condition).get(type_, []) if holds(_at(old, path), _at(new, path))]
     return found
 
 
-def of_object(obj: Mapping[str, Any]) -> list[Path]:
-    """The paths whose change replaces a Kubernetes object."""
-    group, _, _ = obj["apiVersion"].rpartition("/")
-    return [*IDENTITY, *_table("kubernetes").get(f"{group}/{obj['kind']}", [])]
-
-
-def matches(path: Sequence[str | int], patterns: Sequence[Path]) -> bool:
+def matches(path: Sequence[str], patterns: Sequence[Path]) -> bool:
     """Whether a changed path is, contains or lies below one of the patterns."""
     return any(all(want in ("*", have) for have, want in zip(path, pattern, strict=False)) for pattern in patterns)
 

@@ -51,16 +51,6 @@ def test_another_count_changes_the_running_job_and_makes_no_new_one() -> None:
     assert job.ignore_changes == ("spec.completions", "spec.parallelism", "spec.maxFailedIndexes")
 
 
-def test_a_job_that_runs_is_left_alone() -> None:
-    """Deleting the patch would release its fields, and the API server would then set them to one. Pulumi's Kubernetes
-    provider counts only a complete Job as ready."""
-    made = stack()
-    patch = made.one("JobPatch", "training-size")
-    assert patch.retain_on_delete
-    assert patch.inputs["metadata"]["annotations"]["pulumi.com/patchForce"] == "true"
-    assert "pulumi.com/replaceUnready" not in made.one("Job", "training").inputs["metadata"]["annotations"]
-
-
 def test_spares_are_pods_beyond_the_number_that_trains() -> None:
     made = stack(workers={"count": 3, "spares": 2})
     spec = made.one("Job", "training").inputs["spec"]
@@ -98,39 +88,11 @@ def test_nccl_takes_the_sockets_that_it_would_take_outside_a_pod(
     assert changed == own | {"NCCL_SOCKET_NTHREADS": "8", "NCCL_DEBUG": "INFO"}
 
 
-def test_pulumi_waits_for_the_rendezvous_pod_and_not_for_its_address() -> None:
-    """Pulumi's own plug-in waits until a Service's endpoints are stable for ten seconds, and the training waits too."""
-    made = stack()
-    assert made.one("Service", "etcd").inputs["metadata"]["annotations"] == {"pulumi.com/skipAwait": "true"}
-    assert "annotations" not in made.one("StatefulSet", "etcd").inputs["metadata"]
-
-
-def test_the_nfs_server_goes_before_all_that_hangs_on_it_and_no_drain_takes_it() -> None:
-    made = recorded("gcp-a100")
-    template, classes = made.one("Deployment", "nfs-server").inputs["spec"]["template"], priorities(made)
-    server = classes.pop(template["spec"]["priorityClassName"])
-    assert classes
-    assert all(server["value"] > other["value"] for other in classes.values())
-    assert server["preemptionPolicy"] == "PreemptLowerPriority"
-    budget = made.one("PodDisruptionBudget", "nfs-server").inputs
-    assert budget["spec"]["maxUnavailable"] == 0
-    assert budget["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-    assert budget["metadata"]["namespace"] == made.one("Deployment", "nfs-server").inputs["metadata"]["namespace"]
-
-
 def test_drains_leave_as_many_workers_as_a_round_needs_and_never_block_for_ever() -> None:
     (budget,) = [item for item in stack(workers={"count": 4, "min": 2}).resources if item.kind == "PodDisruptionBudget"]
     assert budget.inputs["spec"]["minAvailable"] == 2
     fixed = stack(workers={"count": 2, "min": 2})
     assert not [item for item in fixed.resources if item.kind == "PodDisruptionBudget"]
-
-
-def test_a_silent_node_is_given_up_after_half_a_minute_and_workers_spread_over_nodes() -> None:
-    spec = pod(stack())
-    seconds = {each["key"]: each.get("tolerationSeconds") for each in spec["tolerations"]}
-    assert seconds["node.kubernetes.io/unreachable"] == seconds["node.kubernetes.io/not-ready"] == 30
-    (spread,) = spec["topologySpreadConstraints"]
-    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
 
 
 def test_with_tls_etcd_lets_in_whoever_has_the_stacks_certificate() -> None:

@@ -45,14 +45,8 @@ def test_the_check_of_the_nodes_ends_in_an_output() -> None:
     assert (
         pod["containers"][0]["resources"] == training.inputs["spec"]["template"]["spec"]["containers"][0]["resources"]
     )
-    assert job.inputs["spec"]["completions"] == 2
     assert job.urn in stack.earlier(training)
-    assert job.inputs["spec"]["activeDeadlineSeconds"] == 2700
-    assert job.inputs["metadata"]["annotations"]["pulumi.com/timeoutSeconds"] == "2760", "it hears why the Job ended"
     # It may write its own result and nothing else.
     create, patch = stack.one("Role").inputs["rules"]
     assert (create["resources"], create["verbs"]) == (["configmaps"], ["create"])
     assert (patch["resourceNames"], patch["verbs"]) == ([job.inputs["metadata"]["name"]], ["patch"])
-    others = [item for item in stack.resources if item.kind in ("Job", "Deployment") and item.name != job.name]
-    for item in others:
-        assert item.inputs["spec"]["template"]["spec"]["automountServiceAccountToken"] is False

@@ -13,7 +13,7 @@ from infra.image import TRAINER, content_hash
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record
-from tests.infra.recorded import trained
+from tests.infra.recorded import changed, trained
 from trainer.data.documents import DOCUMENTS
 from workloads.dataset import prepare_arguments, prepare_command
 from workloads.training import new_folders, tell_new_folders
@@ -48,6 +48,8 @@ def test_the_job_is_new_when_the_training_is_and_only_then() -> None:
         {"workers": {"environment": {"NCCL_DEBUG": "INFO"}}},
         {"secrets": {"imagePull": "you:ghp_x"}},
         {"job": {"maxHours": 5}},
+        {"workers": {"allocator": "glibc"}},
+        {"dataset": {"name": "other"}},
     ],
     ids=lambda change: str(change),
 )
@@ -60,6 +62,14 @@ def test_another_job_has_another_name(change: dict[str, dict[str, Any]]) -> None
     )
     assert before.one("Job", "training").inputs["spec"] != after.one("Job", "training").inputs["spec"]
     assert before.outputs["jobName"] != after.outputs["jobName"]
+
+
+def test_how_nodes_are_had_starts_no_training_anew() -> None:
+    def name(**sections: dict[str, Any]) -> str:
+        return record("gcp-c3", changed("gcp-c3", **sections)).outputs["jobName"]
+
+    assert name() == name(nodes={"max": 5, "compactPlacement": True}, rendezvous={"image": "quay.io/etcd:v3.6.6"})
+    assert name() == name(nodes={"consumption": "spot"}), "its pods get the same time to save on both"
 
 
 def test_the_image_is_new_when_a_file_that_enters_it_changes(tmp_path: Path) -> None:

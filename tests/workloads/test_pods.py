@@ -10,58 +10,13 @@ from typing import Any
 import pytest
 
 from infra.stackfiles import stack_file_values, stacks
-from local import network
 from review.recording import Recorded, Recording, record
 from tests.infra.recorded import recorded
 from trainer.contract import DEVICE
-from workloads.pod import STAYS
-
-WORKLOADS = [("StatefulSet", "etcd"), ("Job", "dataset"), ("Job", "training"), ("Deployment", "tensorboard")]
 
 
 def pod(stack: Recording, kind: str, name: str) -> dict[str, Any]:
     return stack.one(kind, name).inputs["spec"]["template"]["spec"]
-
-
-@pytest.mark.parametrize(("kind", "name"), WORKLOADS)
-def test_pods_meet_the_restricted_standard(local_stack: Recording, kind: str, name: str) -> None:
-    spec = pod(local_stack, kind, name)
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
-    assert spec["automountServiceAccountToken"] is False
-    assert not any("hostPath" in volume for volume in spec.get("volumes", []))
-    for container in spec["containers"]:
-        security = container["securityContext"]
-        assert security["allowPrivilegeEscalation"] is False
-        assert security["readOnlyRootFilesystem"] is True
-        assert security["capabilities"]["drop"] == ["ALL"]
-        assert container["resources"]["requests"]["cpu"]
-        assert container["resources"]["limits"]["memory"]
-
-
-def test_the_namespace_enforces_the_restricted_standard(local_stack: Recording) -> None:
-    (namespace,) = local_stack.all("kubernetes:core/v1:Namespace")
-    assert namespace.inputs["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
-
-
-@pytest.mark.parametrize(("kind", "name"), [item for item in WORKLOADS if item[1] != "etcd"])
-def test_the_trainers_image_is_by_digest(local_stack: Recording, kind: str, name: str) -> None:
-    for container in pod(local_stack, kind, name)["containers"]:
-        assert "@sha256:" in container["image"]
-
-
-def test_traffic_is_denied_but_for_what_is_needed(local_stack: Recording) -> None:
-    policies = {item.name: item.inputs["spec"] for item in local_stack.resources if item.kind == "NetworkPolicy"}
-    assert policies["default-deny"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
-    (into_etcd,) = policies["rendezvous"]["ingress"]
-    assert into_etcd["from"] == [{"podSelector": policies["trainers"]["podSelector"]}]
-    assert [port["port"] for port in into_etcd["ports"]] == [2379]
-    (among_trainers,), (to_trainers, to_etcd) = policies["trainers"]["ingress"], policies["trainers"]["egress"]
-    trainers = [{"podSelector": policies["trainers"]["podSelector"]}]
-    assert (among_trainers, to_trainers) == ({"from": trainers}, {"to": trainers}), "on any port"
-    assert to_etcd == {"to": [{"podSelector": policies["rendezvous"]["podSelector"]}], "ports": into_etcd["ports"]}
-    assert not any("to" not in rule for spec in policies.values() for rule in spec.get("egress", []))
-    assert policies["allow-dns"]["podSelector"] == {}
 
 
 def reaches(stack: Recording) -> Callable[[str, int], bool]:
@@ -106,24 +61,6 @@ def test_the_dataset_job_reaches_the_private_servers_that_the_stack_names_and_th
         assert [port for port in (22, 80, 443, 8080, 9000, 9001) if reached(address, port)] == [80, 443, 8080, 9000]
     beside = ["10.1.2.4", "192.168.5.1", "fd00:7:0:1::1", "169.254.169.254", "127.0.0.1"]
     assert [address for address in beside for port in (80, 443, 9000) if reached(address, port)] == []
-
-
-@pytest.mark.parametrize("stack", stacks())
-def test_a_name_server_is_one_of_the_clusters_and_no_other_address_answers_on_its_port(
-    stack: str, local_kubeconfig: object
-) -> None:
-    rules = recorded(stack).one("NetworkPolicy", "allow-dns").inputs["spec"]["egress"]
-    peers = [peer for rule in rules for peer in rule["to"]]
-    pods = [peer for peer in peers if "ipBlock" not in peer]
-    places = [peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for peer in pods]
-    assert places == ["kube-system", "kube-system", "openshift-dns"]
-    labels = [peer.get("podSelector", {}).get("matchLabels") for peer in pods]
-    assert labels == [{"k8s-app": "kube-dns"}, {"k8s-app": "node-local-dns"}, None]
-    blocks = [ip_network(peer["ipBlock"]["cidr"]) for peer in peers if "ipBlock" in peer]
-    assert network.DNS_ADDRESS in map(str, (block[0] for block in blocks))
-    assert all(block.is_link_local and block.num_addresses == 1 for block in blocks)
-    assert {port["port"] for rule in rules for port in rule["ports"]} == {53, 5353}
-    assert all(rule.get("to") for rule in rules)
 
 
 @pytest.mark.usefixtures("local_kubeconfig")
@@ -196,30 +133,6 @@ def test_trainers_reach_as_far_as_their_figures_go_and_no_farther() -> None:
     assert prometheus["egress"] == plain["egress"]
 
 
-def test_the_training_is_an_elastic_indexed_job(local_stack: Recording) -> None:
-    job = local_stack.one("Job", "training").inputs
-    spec = job["spec"]
-    assert spec["completionMode"] == "Indexed"
-    assert spec["completions"] == spec["parallelism"] == 2
-    assert spec["maxFailedIndexes"] == 1
-    assert spec["successPolicy"] == {"rules": [{"succeededCount": 1}]}
-    assert spec["podReplacementPolicy"] == "Failed", (
-        "else a pod that saves and its replacement would be one worker twice"
-    )
-    assert "ttlSecondsAfterFinished" not in spec
-    assert job["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
-    (container,) = pod(local_stack, "Job", "training")["containers"]
-    arguments = container["args"]
-    assert arguments[arguments.index("--nnodes") + 1] == "1:1000"
-    assert arguments[arguments.index("--rdzv-endpoint") + 1] == "etcd.trainyard.svc:2379"
-    assert arguments[arguments.index("--rdzv-id") + 1] == "$(RDZV_ID)"
-    fields = {
-        item["name"]: item["valueFrom"]["fieldRef"]["fieldPath"] for item in container["env"] if "value" not in item
-    }
-    own = "metadata.labels['batch.kubernetes.io/controller-uid']"
-    assert fields == {"POD_IP": "status.podIP", "RDZV_ID": own}, "each Job has a rendezvous of its own"
-
-
 def labels_wanted(value: Any) -> Iterator[dict[str, str]]:
     """The labels by which an object selects pods of the stack, at any depth."""
     if isinstance(value, dict) and "namespaceSelector" in value:
@@ -267,24 +180,6 @@ def test_whoever_looks_for_pods_finds_them_and_services_a_port_that_is_open(
     assert headless.inputs["spec"]["publishNotReadyAddresses"], "workers look each other up before they are ready"
 
 
-def test_no_autoscaler_takes_a_node_from_a_training(local_stack: Recording) -> None:
-    spared = {
-        name: template["metadata"].get("annotations", {})
-        for template in templates(local_stack)
-        for name in [template["metadata"]["labels"]["app.kubernetes.io/component"]]
-    }
-    for name in ("trainer", "rendezvous"):
-        assert spared[name]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
-    assert spared["trainer"]["karpenter.sh/do-not-disrupt"] == "true"
-
-
-def test_the_hub_is_for_the_pod_that_may_reach_it(local_stack: Recording) -> None:
-    """The image itself is offline."""
-    (dataset,) = pod(local_stack, "Job", "dataset")["containers"]
-    assert {"name": "HF_HUB_OFFLINE", "value": "0"} in dataset["env"]
-    assert "HF_HUB_OFFLINE" not in json.dumps(pod(local_stack, "Job", "training"))
-
-
 def test_what_asks_a_pod_from_outside_is_answered(local_stack: Recording) -> None:
     """A server that listens on its pod's own loopback answers neither the kubelet's probes nor a Service."""
     (etcd,) = pod(local_stack, "StatefulSet", "etcd")["containers"]
@@ -293,27 +188,6 @@ def test_what_asks_a_pod_from_outside_is_answered(local_stack: Recording) -> Non
     (tensorboard,) = pod(local_stack, "Deployment", "tensorboard")["containers"]
     assert {"--bind_all", f"--port={tensorboard['readinessProbe']['httpGet']['port']:.0f}"} <= set(tensorboard["args"])
     assert {"name": "data", "mountPath": "/data", "readOnly": True} in tensorboard["volumeMounts"]
-
-
-def test_exit_codes_decide_what_is_retried(local_stack: Recording) -> None:
-    rules = local_stack.one("Job", "training").inputs["spec"]["podFailurePolicy"]["rules"]
-    by_code = {
-        code: rule["action"] for rule in rules if "onExitCodes" in rule for code in rule["onExitCodes"]["values"]
-    }
-    assert by_code == {42: "FailJob", 75: "Ignore", 143: "Ignore"}
-    (disrupted,) = [rule for rule in rules if "onPodConditions" in rule]
-    assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    container = local_stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]["name"]
-    assert {rule["onExitCodes"]["containerName"] for rule in rules if "onExitCodes" in rule} == {container}
-
-
-def test_a_disrupted_dataset_job_counts_no_failure_and_its_pod_stays(local_stack: Recording) -> None:
-    """prepare resumes, so three preemptions in hours of tokenising are no reason to fail."""
-    spec = local_stack.one("Job", "dataset").inputs["spec"]
-    *_, disrupted = spec["podFailurePolicy"]["rules"]
-    assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    assert spec["template"]["spec"]["restartPolicy"] == "Never", "Kubernetes takes no podFailurePolicy without"
-    assert spec["template"]["metadata"]["annotations"].items() >= STAYS.items()
 
 
 def test_gpu_workers_ask_for_gpus_and_tolerate_their_taint(local_kubeconfig: object) -> None:
