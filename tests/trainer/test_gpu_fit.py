@@ -144,8 +144,8 @@ def test_the_driver_says_which_cuda_it_supports(monkeypatch: pytest.MonkeyPatch)
 
 
 def run_with_driver(path: str, name: str, arguments: list[str], output: str, errors: str) -> None:
-    os.environ.update(PATH=path, NODE_NAME=name)
-    run_check(arguments, output, errors)
+    os.environ.update(PATH=path)
+    run_check(arguments, output, errors, name)
 
 
 def test_both_nodes_end_in_the_same_line_and_measure_nothing(tmp_path: Path) -> None:

@@ -51,17 +51,17 @@ def falls_back(newest: Path, capsys: pytest.CaptureFixture[str]) -> bool:
 
 
 def test_no_bit_of_a_manifest_can_flip(newest: Path) -> None:
-    """Every bit of a real one; a flip that changes no value (an `e` to an `E`) is refused as well."""
+    """Two bits of every byte of a real one; a flip that changes no value (an `e` to an `E`) is refused as well."""
     before = verify_checkpoint(newest)
     file = newest / "manifest.json"
     content = file.read_bytes()
     accepted: list[tuple[int, int]] = []
     for place in range(len(content)):
-        for bit in range(8):
+        for bit in {place % 8, 5}:
             file.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
             if verify_checkpoint(newest) is not None:
                 accepted.append((place, bit))
-    assert len(content) * 8 > 3000
+    assert len(content) > 400
     assert accepted == []
     file.write_bytes(content)
     assert (

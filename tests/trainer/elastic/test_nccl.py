@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from tests.trainer import toy
 from trainer.checkpoint.saver import LAST_SECONDS
 from trainer.elastic import nccl, processor
 from trainer.launch import launch, parse
 
-ASK = (
-    "from trainer.elastic import nccl; nccl.choose()\n"
-    "from torch.distributed import Backend\n"
-    "Backend._ensure_backend_registered('nccl'); print(Backend._plugins['NCCL'].creator_fn.__name__)"
-)
-"""Prints the function by which torch makes the backend `nccl`."""
+
+def maker(given: dict[str, str]) -> str:
+    """The function by which torch makes the backend `nccl`."""
+    for name in nccl.DEFAULTS:
+        os.environ.pop(name, None)
+    os.environ.update(given)
+    nccl.choose()
+    Backend: Any = dist.Backend
+    Backend._ensure_backend_registered("nccl")
+    return Backend._plugins["NCCL"].creator_fn.__name__
 
 
 @pytest.mark.parametrize(
     ("given", "made_by"), [({}, "_create_nccl_process_group"), ({nccl.ENGINE: "1"}, "_create_nccl2_process_group")]
 )
 def test_torch_takes_the_older_engine_unless_it_is_asked_for_the_other(given: dict[str, str], made_by: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in nccl.DEFAULTS} | given
-    done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, timeout=120)
-    assert done.stdout.strip() == made_by, done.stderr
+    assert toy.apart(maker, given) == made_by
 
 
 def test_a_lost_peer_ends_no_process_that_writes_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:

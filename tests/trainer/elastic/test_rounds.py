@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -165,11 +166,11 @@ def test_members_that_come_back_wait_for_no_others(nodes: Callable[[int, int], N
     """As in a stack's Job, which never reaches its maximum of members."""
     group = nodes(2, 1000)
     for name, address in zip("ab", ("127.0.0.1", "127.0.0.2"), strict=True):
-        group.add(name, address, last_call_timeout=30)
+        group.add(name, address)
     group.meet("ab")
-    began = time.monotonic()
+    for handler in group.handlers.values():  # longer than they have to join: a round that waits for it fails
+        handler._settings.timeout._last_call = timedelta(hours=1)
     assert group.meet("ab")["a"].world_size == 2
-    assert time.monotonic() - began < 25, "the last call was waited for"
 
 
 def test_a_member_that_changes_rounds_is_always_seen(nodes: Callable[[int, int], Nodes]) -> None:
