@@ -78,12 +78,11 @@ class Matrix:
                 difference = done["validation_loss"] - self._reference(done["step"])
             except (Expected, LookupError) as error:
                 problem = (str(error).splitlines() or [type(error).__name__])[0]
-            journal = lab.journal()
-            journal.end()
-            seconds = max((journal.longest_pause(moment) for moment in lab.faults), default=math.nan)
+            lab.journal.end()
+            seconds = max((lab.journal.longest_pause(moment) for moment in lab.faults), default=math.nan)
             rounds = max([1, *(max(pod.round, len(pod.rounds)) for pod in lab.pods)])
-            problem = problem or judge(fault, journal.lost, codes, difference)
-            return Result(fault, problem, journal.lost, seconds, rounds - 1, difference)
+            problem = problem or judge(fault, lab.journal.lost, codes, difference)
+            return Result(fault, problem, lab.journal.lost, seconds, rounds - 1, difference)
 
     def _reference(self, steps: int) -> float:
         if steps not in self._undisturbed:

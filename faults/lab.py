@@ -1,4 +1,4 @@
-"""The laboratory of one fault of a rendezvous: machines, etcd, and launchers of one or more jobs on one dataset.
+"""The laboratory of one fault of a rendezvous: machines, etcd, and the launchers of one job.
 
 A machine is a network namespace. A pod is the launcher as its container runs it: under an init process, whose end ends
 every process of the pod, in a PID namespace of its own.
@@ -61,8 +61,8 @@ class Pod:
     process: subprocess.Popen[bytes]
 
     @classmethod
-    def start(cls, name: str, machine: str, network: Network, folder: Path, job: str, arguments: list[str]) -> Pod:
-        options = ["--local-addr", network.machines[machine], "--nnodes", NODES, "--rdzv-id", job]
+    def start(cls, name: str, machine: str, network: Network, folder: Path, arguments: list[str]) -> Pod:
+        options = ["--local-addr", network.machines[machine], "--nnodes", NODES, "--rdzv-id", "job"]
         options += ["--rdzv-endpoint", f"{network.machines['etcd']}:{ETCD_PORT}"]
         init = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "tini", "-g", "--"]
         launch = [sys.executable, "-m", "trainer.launch", *options, "--", *arguments]
@@ -150,16 +150,16 @@ class Lab:
     """Everything that one fault needs. Leaving it ends every process and removes every namespace."""
 
     def __init__(self, folder: Path, dataset: Path) -> None:
-        self.folder, self._dataset = folder, dataset
+        self.folder, self._dataset, self._run = folder, dataset, folder / "run"
         self._stack = contextlib.ExitStack()
         self.pods: list[Pod] = []
         self.faults: list[float] = []
-        self._journals: dict[str, Journal] = {}
         self._etcd: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Lab:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.network = self._stack.enter_context(Network())
+        self.journal = Journal(self._run)
         self._stack.callback(self._end)
         for name, number in (("etcd", ETCD), *((f"n{i}", FIRST + i) for i in range(MACHINES))):
             self.network.add(name, number)
@@ -170,8 +170,7 @@ class Lab:
         self._stack.close()
 
     def _end(self) -> None:
-        for journal in self._journals.values():
-            journal.end()
+        self.journal.end()
         for pod in self.pods:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 pod.kill()
@@ -187,24 +186,14 @@ class Lab:
             self._etcd.kill()
             self._etcd.wait()
 
-    # The jobs and their pods.
+    # The job and its pods.
 
-    def run_folder(self, job: str = "job") -> Path:
-        return self.folder / "runs" / job
-
-    def journal(self, job: str = "job") -> Journal:
-        if job not in self._journals:
-            self._journals[job] = Journal(self.run_folder(job))
-        return self._journals[job]
-
-    def pod(self, machine: int, job: str = "job", **settings: Any) -> Pod:
-        """Start a pod of a job on machine n<machine>."""
-        values = SETTINGS | {"data.directory": self._dataset, "run.directory": self.run_folder(job)} | settings
+    def pod(self, machine: int, **settings: Any) -> Pod:
+        """Start a pod on machine n<machine>."""
+        values = SETTINGS | {"data.directory": self._dataset, "run.directory": self._run} | settings
         arguments = [f"{key}={value}" for key, value in values.items()]
-        name = f"{job}-n{machine}-{len(self.pods)}"
-        pod = Pod.start(name, f"n{machine}", self.network, self.folder, job, arguments)
-        self.pods.append(pod)
-        self.journal(job)
+        name = f"n{machine}-{len(self.pods)}"
+        self.pods.append(pod := Pod.start(name, f"n{machine}", self.network, self.folder, arguments))
         return pod
 
     def start(self, count: int = 3, **settings: Any) -> list[Pod]:
@@ -246,21 +235,21 @@ class Lab:
 
         until(condition, seconds, what, told)
 
-    def step(self, step: int, seconds: float = 180, job: str = "job") -> None:
-        self.until(lambda: self.journal(job).step >= step, seconds, f"step {step}")
+    def step(self, step: int, seconds: float = 180) -> None:
+        self.until(lambda: self.journal.step >= step, seconds, f"step {step}")
 
-    def more_steps(self, count: int = 5, seconds: float = 120, job: str = "job") -> None:
+    def more_steps(self, count: int = 5, seconds: float = 120) -> None:
         """Wait until a live round has made this many steps from now."""
-        journal, begin = self.journal(job), time.time()
-        self.until(lambda: journal.made_since(begin) >= count, seconds, f"{count} more steps")
+        begin = time.time()
+        self.until(lambda: self.journal.made_since(begin) >= count, seconds, f"{count} more steps")
 
     def ended(self, pods: list[Pod], seconds: float = 240) -> list[int]:
         """Wait for the pods' end; return their exit codes."""
         self.until(lambda: all(pod.code is not None for pod in pods), seconds, "the end of the pods", fatal=False)
         return [pod.code for pod in pods if pod.code is not None]
 
-    def done(self, job: str = "job") -> dict[str, Any]:
-        path = self.run_folder(job) / DONE
+    def done(self) -> dict[str, Any]:
+        path = self._run / DONE
         if not path.exists():
             raise Expected(f"{path.name} is missing: the training did not end")
         return json.loads(path.read_text("utf-8"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import time
 
-from faults.fault import PERIOD, SAME_LOSS, expect, fault
+from faults.fault import PERIOD, expect, fault
 from faults.lab import Lab
 
 
@@ -83,22 +83,6 @@ def etcd_killed_with_a_worker(lab: Lab) -> list[int]:
     return lab.ended(pods)
 
 
-@fault("two jobs at once, a worker SIGKILL in one")
-def two_jobs(lab: Lab) -> list[int]:
-    """Run two jobs with one etcd in one namespace; one job loses a worker."""
-    first = [lab.pod(machine) for machine in (0, 1)]
-    second = [lab.pod(machine, job="other") for machine in (2, 3)]
-    lab.step(40)
-    lab.step(40, job="other")
-    lab.fault()
-    first[1].signal(signal.SIGKILL, first[1].worker())
-    codes = lab.ended([*first, *second])
-    expect(max(pod.round for pod in second) == 1, "the other job noticed")
-    difference = abs(lab.done()["validation_loss"] - lab.done("other")["validation_loss"])
-    expect(difference <= SAME_LOSS, f"the two ended {difference:.4f} apart")
-    return codes
-
-
 @fault("rank 0's node lost three times", steps_lost=3 * PERIOD + 6, seconds=45)
 def first_host_lost_three_times(lab: Lab) -> list[int]:
     """Cut off the machine of rank 0, which also hosts the workers' store, three times."""
@@ -120,6 +104,5 @@ FAULTS = (
     frozen_pod,
     etcd_killed,
     etcd_killed_with_a_worker,
-    two_jobs,
     first_host_lost_three_times,
 )

@@ -98,7 +98,8 @@ def prove(
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Refused(
-                f"--stack {stack}: another proof of it runs now, or a command that a killed one has begun; wait for it"
+                f"--stack {stack}: another proof of it runs now, or a command that a killed one has begun; wait for it "
+                f"or ask it to stop: pkill -INT -f 'pulumi .*--stack {PROOF}{stack}'"
             ) from None
         try:
             state = _state(stack, short, chosen, folder)
