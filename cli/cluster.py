@@ -30,6 +30,9 @@ JOB = "batch.kubernetes.io/job-name="
 STARTED = ("Running", "Succeeded", "Failed")
 STOPPED = "trainyard/stopped"
 """Annotation of a Job that `trainyard stop` has suspended: when. A queue, such as Kueue's, suspends Jobs without it."""
+TRAINED = "trainyard/trained"
+"""Annotation of a Job whose last step was done while `trainyard stop` ended its pods: when. The Job itself does not count
+the success of a pod that it has told to leave."""
 LOG_LINES = 1000
 """Lines read from the end of a log for the newest record: beside it libraries may warn by the hundred."""
 AT_ONCE = 16
@@ -272,8 +275,13 @@ def end_of(job: dict[str, Any]) -> dict[str, Any]:
     """
     told = (job.get("status") or {}).get("conditions") or []
     ends = [each for each in told if each["status"] == "True" and each["type"] in ("Complete", "Failed", "Suspended")]
-    end, stopped = ends[0] if ends else {}, ((job.get("metadata") or {}).get("annotations") or {}).get(STOPPED)
-    if not stopped or end.get("type") in ("Complete", "Failed"):
+    end, marks = ends[0] if ends else {}, (job.get("metadata") or {}).get("annotations") or {}
+    stopped = marks.get(STOPPED)
+    if end.get("type") in ("Complete", "Failed"):
+        return end
+    if marks.get(TRAINED):
+        return {"type": "Complete", "lastTransitionTime": marks[TRAINED]}
+    if not stopped:
         return end
     message = f"by `trainyard stop` at {stopped}; `trainyard resume` goes on"
     return {"type": "Stopped", "message": message, "lastTransitionTime": stopped}

@@ -15,7 +15,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError
-from cli.cluster import LOG_LINES, STOPPED, GoneError, TrainingJob, asking, end_of, pods_of, workers
+from cli.cluster import LOG_LINES, STOPPED, TRAINED, GoneError, TrainingJob, asking, end_of, pods_of, workers
 from cli.follow import outcome
 from cli.logs import lines
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, run
@@ -62,6 +62,12 @@ def _stop(target: Target, kubeconfig: str | None) -> None:
         _say(f"{job.name}: it had ended: {_told(end)}")
         return
     last = newest(map(of_line, logs))
+    if last.state == "done":
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        with asking(f"Job {job.namespace}/{job.name}", verb="change"):
+            job.batch.patch_namespaced_job(job.name, job.namespace, {"metadata": {"annotations": {TRAINED: when}}})
+        _say(f"{job.name}: its last step was done before it could be stopped: it is trained")
+        return
     if last.state in ("terminated", "restarting") and last.message:
         raise CommandError(
             f"{job.name}: stopped, but {last.message}, so the steps since the one before are lost; to go on: "

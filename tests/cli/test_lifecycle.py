@@ -10,7 +10,7 @@ import pytest
 from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError, lifecycle, target
-from cli.cluster import STOPPED, TrainingJob
+from cli.cluster import STOPPED, TrainingJob, end_of
 from cli.target import Target
 
 AT = "2026-11-25T08:00:00+00:00"
@@ -189,6 +189,21 @@ def test_stop_suspends_the_job_with_a_mark_and_says_what_is_saved(
     assert lifecycle.resume("local") == 0
     assert "was stopped by `trainyard stop` at 20" in capsys.readouterr().out
     assert cluster.patches[1][1] == {"metadata": {"annotations": {STOPPED: None}}, "spec": {"suspend": False}}
+    assert not commands
+
+
+def test_a_training_that_was_done_while_it_was_being_stopped_is_trained(
+    commands: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kubernetes deletes the pod that ended with 0, counts it for nothing, and would make others at `resume`."""
+    cluster = Cluster(a_job(), [a_pod()], 'record {"state":"done","step":120,"checkpoint":120,"updated":2}')
+    use(monkeypatch, cluster)
+    lifecycle.stop("local")
+    assert "its last step was done before it could be stopped: it is trained" in capsys.readouterr().out
+    assert lifecycle.resume("local") == 0
+    assert "nothing to resume: it is trained" in capsys.readouterr().out
+    assert [body.get("spec") for _, body in cluster.patches] == [{"suspend": True}, None]
+    assert end_of(cluster.job or {})["type"] == "Complete", "for status, follow and the rest"
     assert not commands
 
 
