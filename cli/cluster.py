@@ -31,8 +31,8 @@ STARTED = ("Running", "Succeeded", "Failed")
 STOPPED = "trainyard/stopped"
 """Annotation of a Job that `trainyard stop` has suspended: when. A queue, such as Kueue's, suspends Jobs without it."""
 TRAINED = "trainyard/trained"
-"""Annotation of a Job whose last step was done while `trainyard stop` ended its pods: when. The Job itself does not count
-the success of a pod that it has told to leave."""
+"""Annotation of a Job whose last step was done while `trainyard stop` ended its pods: when. The Job itself does not
+count the success of a pod that it has told to leave."""
 LOG_LINES = 1000
 """Lines read from the end of a log for the newest record: beside it libraries may warn by the hundred."""
 AT_ONCE = 16

@@ -6,7 +6,7 @@ ROOT = "/trainyard"
 MOUNT = Path("/sys/fs/cgroup")
 # The controllers by which the kubelet measures and limits pods, with version 1.
 NEEDED = ("cpu", "cpuacct", "cpuset", "memory")
-# The same with version 2. Where the machine has hugetlb, the kubelet requires it in its group as well (Kubernetes 1.34,
+# The same with version 2. Where the machine has hugetlb, the kubelet requires it in its group as well (Kubernetes 1.36,
 # cgroup_v2_manager_linux.go), and systemd delegates it to no group.
 UNIFIED = ("cpu", "cpuset", "memory", "pids")
 UNIFIED_OPTIONAL = ("hugetlb",)

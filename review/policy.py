@@ -82,7 +82,7 @@ def demand(rule: Rule) -> str:
 
 def broken(stack: Recording) -> list[Violation]:
     """Everything that breaks one of the rules, in the order of the resources."""
-    plain = Recording([replace(item, inputs=_revealed(item.inputs)) for item in stack.resources], stack.outputs)
+    plain = Recording([replace(item, inputs=revealed(item.inputs)) for item in stack.resources], stack.outputs)
     return [
         Violation(name(rule), item, problem)
         for item in plain.resources
@@ -91,11 +91,11 @@ def broken(stack: Recording) -> list[Violation]:
     ]
 
 
-def _revealed(value: Any) -> Any:
+def revealed(value: Any) -> Any:
     """Replace secrets by their values."""
     if isinstance(value, dict):
-        return _revealed(value["value"]) if SIGNATURE in value else {key: _revealed(v) for key, v in value.items()}
-    return [_revealed(item) for item in value] if isinstance(value, list) else value
+        return revealed(value["value"]) if SIGNATURE in value else {key: revealed(v) for key, v in value.items()}
+    return [revealed(item) for item in value] if isinstance(value, list) else value
 
 
 def check(names: StackNames = None) -> int:

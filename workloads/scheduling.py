@@ -13,7 +13,7 @@ import pulumi
 from infra.api_client import api_client
 from trainer.plain import counted
 
-#: Words of kube-scheduler (v1.34, pkg/scheduler/framework/plugins) -> what makes the pods fit.
+#: Words of kube-scheduler (v1.36, pkg/scheduler/framework/plugins) -> what makes the pods fit.
 REMEDIES = {
     "Insufficient cpu": "lower workers.cpu or workers.count",
     "Insufficient memory": "lower workers.memoryGib or workers.count",
@@ -22,7 +22,7 @@ REMEDIES = {
     "Too many pods": "lower workers.count, or add a node",
     "untolerated taint": "name the taint in workers.tolerations, or lower workers.count",
     "node affinity/selector": "workers.nodeSelector must name labels that a node has, or lower workers.count",
-    "volume node affinity": "the volume is on another node: a ReadWriteMany class in storage.className",
+    "PersistentVolume's node affinity": "the volume is on another node: a ReadWriteMany class in storage.className",
     "pod affinity": "the volume serves one node, which is full: a ReadWriteMany class in storage.className, or less",
     "PersistentVolumeClaim": "the cluster's storage makes no volume: storage.kind, storage.className",
     "didn't have free ports": "lower workers.count",

@@ -37,7 +37,7 @@ SERVICE = "trainer"
 LAUNCHER_SECONDS = 5
 #: Seconds until pods of a silent node are deleted (Kubernetes' default is 300). The Job replaces a deleted pod only
 #: when it is Failed, as its kubelet reports. If the machine is off, the pod garbage collector marks it: 40 s after the
-#: Node object is gone, or within 20 s of the Node's taint node.kubernetes.io/out-of-service (Kubernetes 1.34.4:
+#: Node object is gone, or within 20 s of the Node's taint node.kubernetes.io/out-of-service (Kubernetes 1.36.3:
 #: job_controller.go, onlyReplaceFailedPods; podgc/gc_controller.go). A cloud's node controller deletes the Node; where
 #: there is none, a person must, and `trainyard status` and `follow` say so.
 UNREACHABLE_SECONDS = 30

@@ -61,10 +61,11 @@ def test_every_tool_has_a_version_and_pinned_sums() -> None:
         assert (toolchain.GOMOD / tool.name / "go.sum").stat().st_size > 0
 
 
-def test_the_staging_modules_have_the_version_of_kubernetes() -> None:
+@pytest.mark.parametrize("name", ["kubernetes", "kubernetes-1.37"])
+def test_the_staging_modules_have_the_version_of_kubernetes(name: str) -> None:
     """k8s.io/kubernetes v1.N.M goes with k8s.io/* v0.N.M: a half-done upgrade would compile and then misbehave."""
-    wanted = "v0." + toolchain.version(toolchain.BY_NAME["kubernetes"]).removeprefix("1.")
-    text = (toolchain.GOMOD / "kubernetes" / "go.mod").read_text()
+    wanted = "v0." + toolchain.version(toolchain.BY_NAME[name]).removeprefix("1.")
+    text = (toolchain.GOMOD / name / "go.mod").read_text()
     replaced = [line.split()[-1] for line in text.splitlines() if "=> k8s.io/" in line]
     assert len(replaced) > 20
     assert set(replaced) == {wanted}
@@ -74,14 +75,21 @@ def test_the_staging_modules_have_the_version_of_kubernetes() -> None:
 OWN = ("github.com/pulumi/", "github.com/sergi/go-diff", "github.com/atotto/clipboard")
 
 
-def test_the_compilers_cache_serves_all_that_share_a_module() -> None:
+#: The node's programs are younger than the others: Pulumi's plugin compiles with no k8s.io of theirs.
+NODE = ("etcd", "kubernetes", "coredns")
+
+
+@pytest.mark.parametrize("of_the_node", [True, False])
+def test_the_compilers_cache_serves_all_that_share_a_module(of_the_node: bool) -> None:
     """Another version of a module is compiled again, and with it all that imports it: half of Kubernetes."""
     found: dict[str, dict[str, str]] = {}
     for tool in toolchain.TOOLS:
+        if (tool.name in NODE) is not of_the_node or tool.name == "kubernetes-1.37":
+            continue
         text = (toolchain.GOMOD / tool.name / "go.mod").read_text().partition("\nreplace")[0]
         for module, version in re.findall(r"^(?:require )?\s*(\S+\.\S+) (v\S+)", text, re.MULTILINE):
             found.setdefault(module, {})[tool.name] = version
-    assert len([module for module, versions in found.items() if len(versions) > 1]) > 80
+    assert len([module for module, versions in found.items() if len(versions) > 1]) > 30
     differ = {module: versions for module, versions in found.items() if len({*versions.values()}) > 1}
     assert {module: versions for module, versions in differ.items() if not module.startswith(OWN)} == {}
 

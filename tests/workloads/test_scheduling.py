@@ -13,16 +13,16 @@ from infra.stackfiles import ROOT, stack_file_values
 from review.recording import record
 from workloads import scheduling
 
-#: Messages of kube-scheduler 1.34 for one pod, and what each must advise.
+#: Messages of kube-scheduler 1.36 for one pod, and what each must advise.
 MESSAGES = [
     ("0/1 nodes are available: 1 Insufficient cpu.", "lower workers.cpu or workers.count"),
     ("0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient memory.", "workers.cpu"),
     ("0/1 nodes are available: 1 Insufficient memory.", "workers.memoryGib"),
     ("0/2 nodes are available: 2 Insufficient nvidia.com/gpu.", "workers.gpus"),
     ("0/1 nodes are available: 1 Too many pods.", "workers.count"),
-    ("0/1 nodes are available: 1 node(s) had untolerated taint {sku: gpu}.", "workers.tolerations"),
+    ("0/1 nodes are available: 1 node(s) had untolerated taint(s).", "workers.tolerations"),
     ("0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.", "workers.nodeSelector"),
-    ("0/2 nodes are available: 2 node(s) had volume node affinity conflict.", "storage.className"),
+    ("0/2 nodes are available: 2 node(s) didn't match PersistentVolume's node affinity.", "storage.className"),
     ("0/2 nodes are available: 2 node(s) didn't match pod affinity rules.", "storage.className"),
     ("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.", "storage.kind"),
 ]
