@@ -69,8 +69,8 @@ def resize(
     return k8s.batch.v1.JobPatch(
         name,
         metadata=k8s.meta.v1.ObjectMetaPatchArgs(
-            # The Job's output, not a string: a Job that is made again under the same name starts at the first one's
-            # initial size and needs a new patch.
+            # The Job's output, not a string: a Job that is made again has the size that is configured now, since
+            # ignore_changes ends with the resource (Pulumi 3.200 and 3.274), but needs a patch that owns the fields.
             name=job.metadata.name,
             namespace=namespace.name,
             labels=labels("trainer", training),

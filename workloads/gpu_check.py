@@ -82,7 +82,7 @@ class GpuCheck(pulumi.ComponentResource):
         )
         batch = k8s.batch.v1
         self.job = batch.Job(
-            # A new measurement is a new resource: a replaced one would keep the old size, by ignore_changes.
+            # A new measurement is a new resource, whose result the program finds by the Job's name.
             job_name,
             metadata=metadata(NAME, namespace.name, job_name, await_annotations(config.check.timeout_minutes)),
             spec=batch.JobSpecArgs(

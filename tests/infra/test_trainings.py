@@ -149,6 +149,18 @@ def test_the_plan_says_how_many_run_at_once(capsys: pytest.CaptureFixture[str]) 
     assert trainings.at_once(uneven) == 2, "c has room beside a, b has not"
 
 
+def test_the_plan_says_which_training_would_hold_nodes_and_train_nothing() -> None:
+    """Two that need two nodes each, with three: the second gets one and waits for another."""
+    both = {"a": {}, "b": {}}
+    found = trainings.plan(parsed(nodes={"max": 3}, workers={"count": 2, "min": 2}, trainings=both))
+    assert any(
+        "b gets the 1 node left, paid while it waits for workers.min 2 and trains nothing" in line for line in found
+    )
+    for workers, most in (({"count": 2, "min": 1}, 3), ({"count": 2, "min": 2}, 4), ({"count": 2, "min": 2}, 2)):
+        fine = trainings.plan(parsed(nodes={"max": most}, workers=workers, trainings=both))
+        assert not any("left" in line for line in fine), (workers, most)
+
+
 def test_the_cost_is_that_of_all_of_them(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     config = parsed(job={"maxHours": 3}, sweep={"run.seed": [1, 2, 3]})
     monkeypatch.setattr("cli.cost.configuration", lambda stack: config)
