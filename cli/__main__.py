@@ -61,10 +61,11 @@ GROUPS: Groups = {
         ),
     },
     "Volume": {
-        "upload": ("cli.upload:upload", "Upload files to a stack's shared volume."),
+        "upload": ("cli.upload:upload", "Upload a file or folder to a stack's shared volume."),
         "ls": ("cli.volume:ls", "List a folder of the shared volume."),
         "du": ("cli.volume:du", "Show what takes the space of the shared volume."),
         "rm": ("cli.volume:rm", "Remove runs, data sets and other files from the shared volume."),
+        "run": ("cli.run:run", "Run a command in a stack's image with its volume."),
     },
     "End": {
         "stop": ("cli.lifecycle:stop", "Stop a training: its pods save a checkpoint and leave."),
@@ -209,7 +210,9 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; return its exit code. Every error that a user can cause is one line."""
-    chosen = [_at_home(word) for word in (sys.argv[1:] if arguments is None else arguments)]
+    given = sys.argv[1:] if arguments is None else arguments
+    own = given.index("--") if "--" in given else len(given)  # what follows is for a program elsewhere
+    chosen = [*map(_at_home, given[:own]), *given[own:]]
     if not chosen or chosen in (["local"], ["dev"]):
         chosen.append("--help")
     try:

@@ -21,7 +21,7 @@ from kubernetes import client
 
 from cli import CommandError, last_line
 from cli.cluster import as_json, asking, connect, why_waiting
-from cli.reach import kubectl_of
+from cli.pods import kubectl_of
 from cli.target import Kubeconfig, RunningStack, targets_of
 from trainer.plain import plain
 from workloads.layout import TENSORBOARD_PORT

@@ -16,13 +16,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cli import CommandError
+from cli import CommandError, last_line
 from cli.cluster import TrainingJob
+from cli.pods import Pod, volume_pod
 from cli.programs import find_rsync
-from cli.reach import SCRATCH, make_report, transfer
+from cli.progress import Bar
+from cli.rsync import bring
 from cli.runs import AsJson, Run, read
 from cli.target import Kubeconfig, RunningStack, Target, targets_of
-from cli.transfer import Volume, get
 from cli.volume import show, users
 from trainer.contract import MACHINE_SETTINGS
 from trainer.plain import plain
@@ -48,16 +49,13 @@ def compare(
         find_rsync()  # before a pod is made
     targets = targets_of(stack)
     used = users(TrainingJob.of(targets[0], kubeconfig))
-    with transfer(targets[0], kubeconfig) as (volume, pod, bar):
-        found = chosen(volume, targets, run, everything, used)
+    with volume_pod(targets[0], kubeconfig) as (pod, bar):
+        found = chosen(pod, targets, run, everything, used)
         figure, ranked = ranking(found)
         begun = [each for each in ranked if "step" in each.figures]
-        if html and begun:
-            bar.waiting("making the report")
-            if problem := make_report(pod, *(run_folder(each.name) for each in begun)):
-                raise CommandError(f"--html: {problem}")
-            page = volume.find(f"{SCRATCH}/report").files
-            get(volume, f"{SCRATCH}/report", page, html, bar)
+        folders = [run_folder(each.name) for each in begun]
+        if html and begun and (problem := bring_report(pod, bar, html, *folders)):
+            raise CommandError(f"--html: {problem}")
     names = {PurePosixPath(target.run_directory or "").name: target.training for target in targets}
     if as_json:
         told = [
@@ -73,12 +71,23 @@ def compare(
         print(f"curves: {html / 'index.html'}") if not as_json else None
 
 
+def bring_report(pod: Pod, bar: Bar, folder: Path, *runs: str) -> str:
+    """Make the report page of these folders in the pod and fetch it; return the problem in one line, or nothing."""
+    bar.waiting("making the report")
+    with pod.scratch() as made:
+        code, text = pod.run("python", "-m", "trainer.report", *runs, "--output", made)
+        if code:
+            return last_line(text)
+        bring(pod, made, folder, bar)
+    return ""
+
+
 def chosen(
-    volume: Volume, targets: list[Target], names: list[str] | None, everything: bool, used: dict[str, str] | None = None
+    pod: Pod, targets: list[Target], names: list[str] | None, everything: bool, used: dict[str, str] | None = None
 ) -> list[Run]:
     """The runs to compare; `used` is what cli.volume.users returns. Raises CommandError for one that is not there."""
     wanted = names or [PurePosixPath(target.run_directory or "").name for target in targets]
-    found = read(volume, used, *([] if everything else wanted))
+    found = read(pod, used, *([] if everything else wanted))
     if names and not everything and (missing := sorted(set(names) - {run.name for run in found})):
         raise CommandError(f"--run {missing[0]}: no such run; `trainyard runs` lists them all", code=2)
     if not found:
@@ -123,9 +132,9 @@ def missing(targets: list[Target], found: list[Run], used: Mapping[str, str] = M
     return lines
 
 
-def best(volume: Volume, targets: list[Target]) -> tuple[Run, list[str]]:
+def best(pod: Pod, targets: list[Target]) -> tuple[Run, list[str]]:
     """The winner of a stack's trainings, and what its choice leaves out. Raises CommandError if none is validated."""
-    found = chosen(volume, targets, None, everything=False)
+    found = chosen(pod, targets, None, everything=False)
     figure, ranked = ranking(found)
     if figure not in ranked[0].figures:
         raise CommandError(f"--best: no training has a {TITLES[figure]} yet; `trainyard status` says how far they are")

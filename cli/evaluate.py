@@ -19,11 +19,10 @@ from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError, last_line
 from cli.cluster import GoneError, TrainingJob, as_json, asking, end_of
-from cli.fetch import complete_checkpoints
 from cli.follow import JobWatch
+from cli.pods import last_words, volume_pod
 from cli.progress import Board
-from cli.reach import last_words, transfer
-from cli.runs import RunName
+from cli.runs import RunName, trained
 from cli.target import Kubeconfig, RunningStack, TrainingName, target_of
 from trainer.contract import EVALUATIONS
 from workloads.layout import CONSUMES, DATA, run_folder
@@ -64,25 +63,28 @@ def evaluate(
     if not names:
         raise CommandError("--tasks: empty; give names such as hellaswag,lambada_openai", code=2)
     target = target_of(stack, training, run)
-    trained = TrainingJob.of(target, kubeconfig)
-    job, _ = trained.read()
+    training_job = TrainingJob.of(target, kubeconfig)
+    job, _ = training_job.read()
     if CONSUMES in (job["spec"]["template"]["metadata"].get("annotations") or {}):
         raise CommandError(
             f"stack {stack} gets its nodes for a training alone (nodes.consumption queued); evaluate the model "
             "elsewhere: `trainyard fetch`, then python -m trainer.evaluate"
         )
     folder = run_folder(run) if run else str(target.run_directory)
-    with transfer(target, kubeconfig) as (volume, _, _):
-        chosen = checkpoint(volume.find(folder).files, folder, step)
+    with volume_pod(target, kubeconfig) as (pod, _):
+        complete = trained(pod, folder).checkpoints
+    if step is not None and step not in complete:
+        raise CommandError(f"--step {step}: no such checkpoint; there are: {', '.join(map(str, complete))}", code=2)
+    chosen = complete[-1] if step is None else step
     options = ["--run", folder, "--step", str(chosen), "--tasks", names]
     own_tasks = str(PurePosixPath(DATA, include)) if include else None
     for name, value in (("--limit", limit), ("--shots", shots), ("--include", own_tasks)):
         options += [] if value is None else [name, str(value)]
-    made = manifest(job, options, hub_token(trained))
+    made = manifest(job, options, hub_token(training_job))
     if job["status"].get("active"):
         print("The training runs: the evaluation waits until a node has room for it, or the training has ended.")
-    start(trained, made)
-    own = TrainingJob(trained.core, trained.batch, trained.namespace, made["metadata"]["name"])
+    start(training_job, made)
+    own = TrainingJob(training_job.core, training_job.batch, training_job.namespace, made["metadata"]["name"])
     again = "the same command returns to it while it runs"
     if not follow:
         print(f"Job {own.namespace}/{own.name} evaluates step {chosen} of {folder}; {again}")
@@ -111,16 +113,6 @@ class Lines(Board):
         self.doing = self.shown = "evaluating"
         if line.strip():
             self.print(line)
-
-
-def checkpoint(found: dict[str, int], folder: str, step: int | None) -> int:
-    """Choose the step to evaluate from the files of a run. Raises CommandError when there is none."""
-    complete = sorted(complete_checkpoints(found))
-    if not complete:
-        raise CommandError(f"{folder} has no checkpoint yet; `trainyard status` says how far the training is")
-    if step is not None and step not in complete:
-        raise CommandError(f"--step {step}: no such checkpoint; there are: {', '.join(map(str, complete))}", code=2)
-    return step if step is not None else complete[-1]
 
 
 def hub_token(training: TrainingJob) -> list[dict[str, Any]]:

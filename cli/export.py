@@ -12,12 +12,11 @@ from cli import CommandError
 from cli.cluster import TrainingJob
 from cli.evaluate import hub_token
 from cli.fetch import NOTE, how_to_load, refuse_another
-from cli.place import options, place_of
-from cli.reach import SCRATCH
+from cli.model_pod import model_pod, options
+from cli.rsync import bring
 from cli.runs import RunName
 from cli.sample import Step
 from cli.target import Kubeconfig, RunningStack, TrainingName, target_of
-from cli.transfer import get
 from cli.volume import removable
 from trainer.plain import counted, plain
 from workloads.layout import DATA
@@ -47,26 +46,25 @@ def export(
         raise CommandError("--to and --on-volume: give one of them", code=2)
     kept = f"{DATA}/{removable(on_volume)}" if on_volume else ""
     target = target_of(stack, training, run)
-    with place_of(target, kubeconfig, run) as place:
-        chosen = place.run.checkpoint if step is None else step
-        folder = (to or HOME / place.run.name).expanduser()
-        what = ", ".join([place.folder, f"step {chosen}", dtype, *(["merged"] if merge else [])])
+    with model_pod(target, kubeconfig, run) as model:
+        chosen = model.run.checkpoint if step is None else step
+        folder = (to or HOME / model.run.name).expanduser()
+        what = ", ".join([model.folder, f"step {chosen}", dtype, *(["merged"] if merge else [])])
         note = {"context": target.context, "namespace": target.namespace, "run": what}
         if not kept:
             refuse_another(folder, note)
-        output = kept or f"{SCRATCH}/export"
-        given = {"step": step, "merge": merge, "dtype": dtype, "force": not kept}
-        place.call("trainer.export", *options(output=output, **given), say=bool(kept))
+        given = {"step": step, "merge": merge, "dtype": dtype}
         if kept:
+            model.call("trainer.export", *options(output=kept, **given))
             name = kept.removeprefix(f"{DATA}/")
             print(f"To train it on: pulumi config set --stack {stack} --path training.model.name {plain(name)}")
             return
-        found = place.volume.find(output).files
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / NOTE).write_text(json.dumps(note), "utf-8")
-        place.bar.total(len(found), sum(found.values()))
-        get(place.volume, output, found, folder, place.bar)
-    print(f"{counted(len(found), 'file')} in {folder}  ({plain(how_to_load(folder))})")
+        with model.pod.scratch() as output:
+            model.call("trainer.export", *options(output=output, **given), say=False)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / NOTE).write_text(json.dumps(note), "utf-8")
+            files = bring(model.pod, output, folder, model.bar).files
+    print(f"{counted(files, 'file')} in {folder}  ({plain(how_to_load(folder))})")
 
 
 def push(
@@ -89,6 +87,6 @@ def push(
     if not token:
         key = f"pulumi config set --stack {stack} --secret --path secrets.huggingFaceToken"
         raise CommandError(f"stack {stack} has no token of the hub; give one that may write, then `pulumi up`: {key}")
-    with place_of(target, kubeconfig, run, [*token, {"name": "HF_HUB_OFFLINE", "value": "0"}]) as place:
+    with model_pod(target, kubeconfig, run, [*token, {"name": "HF_HUB_OFFLINE", "value": "0"}]) as model:
         given = {"step": step, "repository": repository, "merge": merge, "public": public, "replace": replace}
-        place.call("trainer.push", *options(dtype=dtype, **given))
+        model.call("trainer.push", *options(dtype=dtype, **given))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -17,18 +16,19 @@ import typer
 
 from cli import CommandError
 from cli.compare import best as best_of
+from cli.compare import bring_report
+from cli.pods import Pod, volume_pod
 from cli.programs import find_rsync
 from cli.progress import Bar
-from cli.reach import REPORT, SCRATCH, make_report, transfer
-from cli.runs import RunName
+from cli.rsync import bring
+from cli.runs import Run, RunName, read
 from cli.target import Kubeconfig, RunningStack, TrainingName, target_of, targets_of
-from cli.transfer import Volume, get
-from trainer.contract import MANIFEST, checkpoint_step
+from trainer.contract import MANIFEST, checkpoint_name
 from trainer.plain import counted, plain
 from workloads.layout import is_on_hub, run_folder
 
 HOME = Path("runs")
-MODEL = "model"
+MODEL, REPORT = "model", "report"
 OWN = (MODEL, "config.yaml", MANIFEST)
 """What comes from the newest checkpoint. The manifest makes the folder open as a run (trainer/checkpoint/format.py)."""
 NOTE = ".fetched.json"
@@ -51,8 +51,8 @@ def fetch(
         if run or training:
             raise CommandError("--best chooses the run; leave out --run and --training", code=2)
         targets = targets_of(stack)
-        with transfer(targets[0], kubeconfig) as (volume, _, _):
-            first, left_out = best_of(volume, targets)
+        with volume_pod(targets[0], kubeconfig) as (pod, _):
+            first, left_out = best_of(pod, targets)
             run = first.name
         for line in left_out:
             print(f"--best: {plain(line)}")
@@ -64,32 +64,29 @@ def fetch(
     given = {"--stack": stack, "--training": training, "--run": run, "--to": to, "--kubeconfig": kubeconfig}
     words = [word for key, value in given.items() if value for word in (key, str(value))]
     again = shlex.join(["trainyard", "fetch", *words, *(["--all"] if everything else [])])
-    with transfer(target, kubeconfig) as (volume, pod, bar):
-        found = volume.find(remote)
-        chosen, step = select(found.files, remote, everything)
+    with volume_pod(target, kubeconfig) as (pod, bar):
+        found = read(pod, {}, PurePosixPath(remote).name)
+        if not found:
+            raise CommandError(
+                f"{remote}: the run has no files yet; see `trainyard status`, or name another run with --run"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         (folder / NOTE).write_text(json.dumps(note), "utf-8")
-        bar.waiting("making the report")
-        problem = make_report(pod, remote)
-        chosen[REPORT] = volume.find(f"{SCRATCH}/{REPORT}").files
-        bar.total(sum(map(len, chosen.values())), sum(sum(files.values()) for files in chosen.values()))
-        bring(volume, remote, chosen, folder, bar)
-    print(f"{counted(sum(map(len, chosen.values())), 'file')} of {plain(remote)} in {folder}")
-    for name, kind in sorted(found.odd.items()):
-        print(f"  left out: '{plain(name)}' ({kind})")
-    if problem:
-        print(f"  no report: {plain(problem)}")
-    else:
-        print(f"  report: {folder / REPORT / 'index.html'}")
-    if step is None:
+        files, left_out = bring_run(pod, remote, found[0], folder, bar, everything)
+        problem = bring_report(pod, bar, folder / REPORT, remote)
+    print(f"{remote} is in {folder} ({counted(files, 'file')} new or changed)")
+    for name in left_out:
+        print(f"  left out: '{name}' (a link, or no file)")
+    print(f"  no report: {plain(problem)}" if problem else f"  report: {folder / REPORT / 'index.html'}")
+    newest = found[0].checkpoint
+    if newest is None:
         print(
             f"  no model yet: {remote} has no complete checkpoint; once `trainyard status --stack {stack}` shows one, "
             f"fetch it with the same command: {again}"
         )
     elif everything:
-        print(
-            f"  model:  the newest of {len(complete_checkpoints(found.files))} checkpoints is {folder / step / MODEL}"
-        )
+        model = folder / "checkpoints" / checkpoint_name(newest) / MODEL
+        print(f"  model:  the newest of {len(found[0].checkpoints)} checkpoints is {model}")
     elif (folder / MODEL).is_dir():
         print(f"  model:  {folder / MODEL}  ({plain(how_to_load(folder / MODEL))})")
 
@@ -122,56 +119,38 @@ def how_to_load(model: Path) -> str:
     return f"an adapter of {base} on the volume: peft.PeftModel.from_pretrained, with that model and this folder"
 
 
-def select(found: dict[str, int], run: str, everything: bool) -> tuple[dict[str, dict[str, int]], str | None]:
-    """The files to fetch by the folder of the run in which they are, and that of the newest complete checkpoint.
-
-    Raises CommandError when there is no run.
+def bring_run(pod: Pod, remote: str, run: Run, folder: Path, bar: Bar, everything: bool) -> tuple[int, tuple[str, ...]]:
+    """Fetch all of a run, or what no checkpoint has and the newest one's model; return the number of files, and what
+    was left out. Raises CommandError.
     """
-    if not found:
-        raise CommandError(f"{run}: the run has no files yet; see `trainyard status`, or name another run with --run")
-    complete = complete_checkpoints(found)
-    newest = complete[max(complete)] if complete else None
     if everything:
-        return {"": found}, newest
+        copied = bring(pod, remote, folder, bar)
+        return copied.files, copied.left_out
     # A file of the run's folder must not take the place of the checkpoint's, or of the report's.
-    taken = ("checkpoints", REPORT, *OWN)
-    others = {name: size for name, size in found.items() if PurePosixPath(name).parts[0] not in taken}
-    if newest is None:
-        return {"": others}, None
-    inside = {name.removeprefix(f"{newest}/"): size for name, size in found.items() if name.startswith(f"{newest}/")}
-    return {"": others, newest: {n: s for n, s in inside.items() if PurePosixPath(n).parts[0] in OWN}}, newest
+    copied = bring(pod, remote, folder, bar, *(f"--exclude=/{name}" for name in ("checkpoints", REPORT, *OWN)))
+    if run.checkpoint is None:
+        return copied.files, copied.left_out
+    inside = f"{remote}/checkpoints/{checkpoint_name(run.checkpoint)}"
+    own = [*(f"--include=/{name}" for name in OWN), "--exclude=/*"]
+    if _step(folder) == run.checkpoint:
+        model = bring(pod, inside, folder, bar, *own)
+    else:  # whole, then renamed: an interrupted fetch must not leave parts of two steps side by side
+        newer = folder / f"{NEW}-{checkpoint_name(run.checkpoint)}"
+        for older in folder.glob(f"{NEW}-*"):
+            if older != newer:
+                shutil.rmtree(older)
+        model = bring(pod, inside, newer, bar, *own)
+        for name in OWN:
+            shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink(missing_ok=True)
+            if (newer / name).exists():
+                (newer / name).rename(folder / name)
+        shutil.rmtree(newer)
+    return copied.files + model.files, (*copied.left_out, *model.left_out)
 
 
-def bring(volume: Volume, run: str, chosen: dict[str, dict[str, int]], folder: Path, bar: Bar) -> None:
-    """Fetch each group of files to its place. Raises TransferError."""
-    for place, files in chosen.items():
-        if place == REPORT:
-            get(volume, f"{SCRATCH}/{REPORT}", files, folder / REPORT, bar)
-        elif not place or _step(folder) == place:
-            get(volume, f"{run}/{place}".rstrip("/"), files, folder, bar)
-        else:  # whole, then renamed: an interrupted fetch must not leave parts of two steps side by side
-            for older in folder.glob(f"{NEW}-*"):
-                if older.name != f"{NEW}-{PurePosixPath(place).name}":
-                    shutil.rmtree(older)
-            newer = folder / f"{NEW}-{PurePosixPath(place).name}"
-            get(volume, f"{run}/{place}", files, newer, bar)
-            for name in OWN:
-                shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink(missing_ok=True)
-                if (newer / name).exists():
-                    (newer / name).rename(folder / name)
-            shutil.rmtree(newer)
-
-
-def _step(folder: Path) -> str | None:
-    """The folder of the checkpoint that was fetched before."""
+def _step(folder: Path) -> int | None:
+    """The step of the checkpoint that was fetched before."""
     try:
-        return f"checkpoints/step-{int(json.loads((folder / MANIFEST).read_text('utf-8'))['step']):08d}"
+        return int(json.loads((folder / MANIFEST).read_text("utf-8"))["step"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def complete_checkpoints(found: Iterable[str]) -> dict[int, str]:
-    """Step -> folder of each complete checkpoint among the files of a run."""
-    folders = {PurePosixPath(name).parent for name in found if PurePosixPath(name).name == MANIFEST}
-    steps = {folder: checkpoint_step(folder.name) for folder in folders if folder.parts[:-1] == ("checkpoints",)}
-    return {step: str(folder) for folder, step in steps.items() if step is not None}

@@ -263,20 +263,14 @@ class Bar:
         self._progress.update(self._task, description=_short(reason))
         self._tell()
 
-    def total(self, files: int, size: int | None) -> None:
-        self._progress.update(self._task, description=counted(files, "file"), total=size)
-
-    def file(self, name: str) -> None:
-        self._progress.update(self._task, description=_short(name))
+    def expect(self, files: int, size: int) -> None:
+        """So many files and bytes are to come, beside those that came before."""
+        total = (self._progress.tasks[0].total or 0) + size
+        self._progress.update(self._task, description=counted(files, "file"), total=total)
 
     def advance(self, size: int) -> None:
         self._progress.advance(self._task, size)
         self._tell()
-
-    def skip(self, size: int) -> None:
-        """Leave out what is there already: it took no time, so it has no speed."""
-        if (total := self._progress.tasks[0].total) is not None:
-            self._progress.update(self._task, total=max(0, total - size))
 
     def _tell(self) -> None:
         console, task = self._progress.console, self._progress.tasks[0]

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 import typer
@@ -17,15 +18,13 @@ from rich.text import Text
 
 from cli import CommandError
 from cli.cluster import TrainingJob
+from cli.pods import Pod, volume_pod
 from cli.progress import age
-from cli.reach import transfer
 from cli.target import Kubeconfig, RunningStack, targets_of
-from cli.transfer import Volume
-from cli.volume import ask, show, size, users
-from cli.volume_survey import UNREADABLE
+from cli.volume import show, size, users
 from trainer.config.base import flat
 from trainer.config.values import Plain, read_yaml
-from trainer.contract import COMPILING_SECONDS, STALE_SECONDS, checkpoint_step
+from trainer.contract import COMPILING_SECONDS, STALE_SECONDS, UNREADABLE, checkpoint_step
 from trainer.plain import plain
 from trainer.record import figures
 from workloads.layout import DATA, run_folder
@@ -55,8 +54,8 @@ class Run:
     bytes: int
     age: float | None
     """Seconds since its figures were written, by the cluster's clock; None: nobody knows."""
-    checkpoint: int | None = None
-    """Step of the newest one."""
+    checkpoints: tuple[int, ...] = ()
+    """Steps of the complete ones, the oldest first."""
     settings: dict[str, Any] = field(default_factory=dict)
     """By dotted key: all of them, with their defaults."""
     tokenizer: str = ""
@@ -65,6 +64,11 @@ class Run:
     """Bytes of the newest checkpoint's model."""
     data: str = ""
     """Digest of the data set."""
+
+    @property
+    def checkpoint(self) -> int | None:
+        """Step of the newest one."""
+        return max(self.checkpoints, default=None)
 
     @property
     def validated(self) -> int | None:
@@ -86,8 +90,8 @@ class Run:
 def runs(stack: RunningStack = "", kubeconfig: Kubeconfig = None, as_json: AsJson = False) -> None:
     target = targets_of(stack)[0]
     used = users(TrainingJob.of(target, kubeconfig))
-    with transfer(target, kubeconfig) as (volume, _, _):
-        found = read(volume, used)
+    with volume_pod(target, kubeconfig) as (pod, _):
+        found = read(pod, used)
     if as_json:
         print(json.dumps([run.as_json() for run in found], indent=1, default=str))
     elif found:
@@ -96,13 +100,23 @@ def runs(stack: RunningStack = "", kubeconfig: Kubeconfig = None, as_json: AsJso
         print(f"no run yet; the first training makes one in {run_folder('')}")
 
 
-def read(volume: Volume, used: Mapping[str, str] | None = None, *names: str) -> list[Run]:
-    """The runs of these names, or all, the newest figures first. Raises TransferError.
+def read(pod: Pod, used: Mapping[str, str] | None = None, *names: str) -> list[Run]:
+    """The runs of these names, or all, the newest figures first. Raises CommandError.
 
     used: path -> who uses it (cli.volume.users): such a run waits where it does not train.
     """
-    found = [run_of(told, used or {}) for told in ask(volume, "runs", DATA, *names)]
+    found = [run_of(told, used or {}) for told in pod.ask("runs", DATA, *names)]
     return sorted(found, key=lambda run: (math.inf if run.age is None else run.age, run.name))
+
+
+def trained(pod: Pod, folder: str) -> Run:
+    """The run in a folder. Raises CommandError where there is none, or no checkpoint."""
+    found = read(pod, {}, PurePosixPath(folder).name)
+    if not found:
+        raise CommandError(f"{folder}: no such run; `trainyard runs` lists them all", code=2)
+    if found[0].checkpoint is None:
+        raise CommandError(f"{folder} has no checkpoint yet; `trainyard status` says how far the training is")
+    return found[0]
 
 
 def run_of(told: dict[str, Any], used: Mapping[str, str]) -> Run:
@@ -119,7 +133,7 @@ def run_of(told: dict[str, Any], used: Mapping[str, str]) -> Run:
         known,
         size(told),
         age,
-        checkpoint_step(str(told.get("checkpoint"))),
+        tuple(step for name in told.get("checkpoints") or () if (step := checkpoint_step(str(name))) is not None),
         settings(told.get("config")),
         str(told.get("tokenizer") or ""),
         size({"bytes": told.get("weights")}),

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.place import options, place_of
+from cli.model_pod import model_pod, options
 from cli.runs import RunName
 from cli.target import Kubeconfig, RunningStack, TrainingName, target_of
 from trainer.plain import plain
@@ -41,8 +41,8 @@ def sample(
     text = sys.stdin.read() if prompt == "-" else prompt
     drawn = {"tokens": tokens, "count": count, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     target = target_of(stack, training, run)
-    with place_of(target, kubeconfig, run) as place:
-        place.call("trainer.sample", *options(step=step, prompt="-", chat=chat, **drawn), text=text)
+    with model_pod(target, kubeconfig, run) as model:
+        model.call("trainer.sample", *options(step=step, prompt="-", chat=chat, **drawn), text=text)
 
 
 def chat(
@@ -62,11 +62,14 @@ def chat(
     drawn = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
     target = target_of(stack, training, run)
-    with place_of(target, kubeconfig, run) as place, place.process("trainer.chat", *options(step=step, **drawn)) as pod:
-        place.bar.waiting("the pod reads the model")
+    with (
+        model_pod(target, kubeconfig, run) as model,
+        model.process("trainer.chat", *options(step=step, **drawn)) as pod,
+    ):
+        model.bar.waiting("the pod reads the model")
         _listen(pod)
-        place.bar.pause()
-        print(f"{plain(place.folder)}, step {place.run.checkpoint if step is None else step}; an empty line ends it")
+        model.bar.pause()
+        print(f"{plain(model.folder)}, step {model.run.checkpoint if step is None else step}; an empty line ends it")
         while said := _ask():
             messages.append({"role": "user", "content": said})
             pod.stdin.write((json.dumps(messages) + "\n").encode())

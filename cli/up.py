@@ -68,9 +68,9 @@ def up(stack: StackName = "", yes: Yes = False, data: Data = None) -> int:
 
 def _destination(source: str, config: StackConfig, stack: str) -> str:
     """The folder on the volume to which a file or folder belongs. Raises CommandError unless the stack reads it."""
-    from cli.upload import local_files, use  # with Kubernetes' client, half a second
+    from cli.upload import local_files, local_path, use  # with Kubernetes' client, half a second
 
-    path = Path(source)
+    path = local_path(source)
     local_files(path)  # tells what cannot be sent
     is_model = (path / "config.json").is_file()
     folder = f"{DATA}/models" if is_model else DATA
@@ -82,7 +82,7 @@ def _destination(source: str, config: StackConfig, stack: str) -> str:
         read |= {*each.dataset.input, asked.train, asked.validation}
         read |= {training.model.name, training.model.config, training.distillation.teacher}
     if not any(PurePosixPath(DATA, name).is_relative_to(inside) for name in read if name):
-        advice = " ".join(use(source, str(inside), stack).split())
+        advice = " ".join(use(path, str(inside), stack).split())
         raise CommandError(f"--data {source}: stack {stack} does not read {inside}. {advice}", code=2)
     return folder if path.is_file() else str(inside)
 
@@ -102,7 +102,7 @@ def _upload(uploads: Mapping[str, str], stack: str, yes: bool, local: bool) -> i
             return code
     try:
         for source, folder in uploads.items():
-            send(source, stack, folder)
+            send(Path(source), stack, folder)
     except ContextError as error:
         volume = volume_of(stack)
         get = volume.commands.get("credentialsCommand") if volume else None

@@ -1,26 +1,26 @@
-"""Upload files to a stack's shared volume.
+"""Upload a file or folder of this machine to a stack's shared volume.
 
-FROM is a file or folder of this machine, which rsync sends, or an address that the cluster reads itself: s3://, gs://
-or https://. Files that are there already are skipped; after an interruption the same command continues.
+Files that are there already are skipped; after an interruption the same command continues. What is in a bucket, on the
+web or on the hub needs no upload: `dataset.input` reads it itself.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
 from cli import CommandError
+from cli.pods import volume_pod
 from cli.programs import find_rsync
-from cli.reach import transfer
+from cli.rsync import send as send_files
 from cli.target import Kubeconfig, RunningStack, volume_of
-from cli.transfer import copy, put
-from trainer.config.addresses import REFUSED, SCHEMES, TABLES, address, kind_of, passed_over
+from trainer.config.addresses import REFUSED, TABLES, kind_of, passed_over
 from trainer.plain import counted, plain
 from workloads.layout import DATA
 
@@ -29,7 +29,7 @@ SURROGATES = range(0xD800, 0xE000)
 
 
 def upload(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="File, folder, or s3://, gs:// or https:// address.")],
+    source: Annotated[str, typer.Argument(metavar="FROM", help="File or folder of this machine.")],
     stack: RunningStack = "",
     kubeconfig: Kubeconfig = None,
     to: Annotated[str | None, typer.Option(metavar="FOLDER", help=f"Under {DATA}. Default: FROM's name.")] = None,
@@ -37,52 +37,54 @@ def upload(
         bool, typer.Option("--follow-links", help="Also what links of the folder name elsewhere on this machine.")
     ] = False,
 ) -> None:
-    try:
-        source = source if os.path.exists(source) or not source.strip() else address(source)
-    except ValueError as error:
-        raise CommandError(f"FROM: {error}") from None
-    if source.startswith("hf:") and not os.path.exists(source):
-        raise CommandError(f"{source}: needs no upload; give it in dataset.input as it is")
-    inside = send(source, stack, to, kubeconfig, follow_links)
-    print(plain(use(source, inside, stack)))
+    path = local_path(source)
+    inside = send(path, stack, to, kubeconfig, follow_links)
+    print(plain(use(path, inside, stack)))
 
 
-def send(source: str, stack: str, to: str | None, kubeconfig: str | None = None, follow_links: bool = False) -> str:
+def local_path(source: str) -> Path:
+    """FROM as a path. Raises CommandError for what is not here."""
+    if not source.strip():
+        raise CommandError("FROM: missing; give a file or a folder: trainyard upload corpus/")
+    if os.path.exists(source):
+        return Path(source)
+    if re.match(r"[a-z0-9]+:", source):
+        raise CommandError(f"{source}: buckets, the web and the hub need no upload; name it in dataset.input as it is")
+    raise CommandError(f"{source}: no such file or folder")
+
+
+def send(source: Path, stack: str, to: str | None, kubeconfig: str | None = None, follow_links: bool = False) -> str:
     """Bring FROM to the volume; return where pods see it. Raises CommandError."""
-    remote, folder = is_remote(source), target_folder(source, to)
-    one = not remote and Path(source).is_file()
-    top, names = (Path(), []) if remote else local_files(Path(source), follow_links)
-    if not remote:
-        find_rsync()  # before a pod is made
+    top, names = local_files(source, follow_links)
+    folder = target_folder(source, to)
+    find_rsync()  # before a pod is made
     if (target := volume_of(stack)) is None:
         raise CommandError(f"stack {stack} has no volume yet; run `trainyard up --stack {stack}` first")
-    inside, changed = f"{folder}/{names[0]}" if one else folder, False
-    with transfer(target, kubeconfig) as (volume, _, bar):
-        if remote:
-            # The server sees whether it is a file or a folder: a folder keeps its name.
-            inside = copy(volume, source, folder, bar, name="" if to else remote_name(source))
-        else:
-            # A file at the top is an input of its own: other files there do not count.
-            changed = put(volume, top, names, folder, bar, shared=one and folder == DATA)
-    for line in unread(Path(source), names):
+    inside = f"{folder}/{names[0]}" if source.is_file() else folder
+    with volume_pod(target, kubeconfig) as (pod, bar):
+        bar.waiting("comparing")
+        had = pod.run("test", "-e", inside)[0] == 0
+        sent = send_files(pod, top, names, folder, bar)
+    for line in unread(source, names):
         print(plain(line))
     # The folder of this machine that the node's pods see is one for all its stacks.
     shared = f", in {target.data_folder}, which all stacks on this machine share" if target.data_folder else ""
     print(plain(f"{source} is at {inside}{shared}."))
-    if changed:
+    if had and sent.files:
         name = f"pulumi config set --stack {stack} --path dataset.name NAME"
         print(
-            f"This changed {plain(inside)}. A dataset prepared from it stays as it is; to prepare a new one:\n  {name}"
+            f"{counted(sent.files, 'file')} of {plain(inside)} came anew. A dataset prepared from it stays as it is; "
+            f"to prepare a new one:\n  {name}"
         )
     return inside
 
 
-def use(source: str, inside: str, stack: str) -> str:
+def use(source: Path, inside: str, stack: str) -> str:
     """The next command, which names the upload in the stack file: a text, a model, or a run with its model."""
     key, value, verb = "'dataset.input[0]'", str(PurePosixPath(inside).relative_to(DATA)), "To train on it:"
     if value in ("sample", "true", "false") or value.replace(".", "").isdigit():
         value = inside  # the bare word would mean something else
-    if any((Path(source) / name).exists() for name in ("config.json", "model/config.json", "checkpoints")):
+    if any((source / name).exists() for name in ("config.json", "model/config.json", "checkpoints")):
         key, value, verb = "training.model.name", inside, "To train this model:"
     return f"{verb}\n  pulumi config set --stack {stack} --path {key} {shlex.quote(value)}"
 
@@ -112,35 +114,15 @@ def unread(source: Path, names: list[str]) -> list[str]:
     ]
 
 
-def is_remote(source: str) -> bool:
-    """Whether the cluster fetches it. Raises CommandError for an empty source or an unknown scheme."""
-    if not source.strip():
-        raise CommandError("FROM: missing; give a file, a folder or an address: trainyard upload corpus/")
-    scheme = source.partition("://")[0]
-    if "://" in source and any(character in source for character in "*?["):
-        raise CommandError(
-            f"{source}: a pattern is not copied; give a file or a folder, or the pattern in dataset.input"
-        )
-    if "://" in source and scheme not in SCHEMES:
-        raise CommandError(f"{source}: {scheme}:// is not known; give a path, or {', '.join(SCHEMES)}")
-    return "://" in source
-
-
-def target_folder(source: str, to: str | None) -> str:
+def target_folder(source: Path, to: str | None) -> str:
     """The folder on the volume, as pods see it. Raises CommandError."""
     if to is None:
         # A file goes to the top, a folder keeps its name.
-        to = "" if "://" in source or Path(source).is_file() else Path(source).resolve().name
+        to = "" if source.is_file() else source.resolve().name
     folder = PurePosixPath(DATA) / to.removeprefix(DATA if to == DATA else f"{DATA}/").strip("/")
     if ".." in folder.parts or not folder.is_relative_to(DATA):
         raise CommandError(f"--to {to}: leads out of {DATA}; give a folder such as texts")
     return str(folder)
-
-
-def remote_name(source: str) -> str:
-    """Name of the folder or bucket in an address."""
-    parts = urlsplit(source)
-    return PurePosixPath(parts.path).name or parts.netloc
 
 
 def local_files(source: Path, follow_links: bool = False) -> tuple[Path, list[str]]:

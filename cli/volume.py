@@ -6,8 +6,7 @@ import itertools
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 import typer
@@ -18,10 +17,9 @@ from rich.text import Text
 
 from cli import CommandError
 from cli.cluster import TrainingJob, as_json, asking, end_of
+from cli.pods import volume_pod
 from cli.progress import age
-from cli.reach import SURVEY, transfer
 from cli.target import Kubeconfig, RunningStack, targets_of
-from cli.transfer import LostError, TransferError, Volume, patiently
 from trainer.plain import plain
 from trainer.record import figures
 from workloads.layout import CONFIGURED, DATA
@@ -69,25 +67,22 @@ def rm(
         if each.run_directory and any(PurePosixPath(DATA, name).is_relative_to(each.run_directory) for name in names):
             own = f"of training {each.training} of stack {stack}" if each.training else f"of stack {stack}"
             print(f"{each.run_directory} is the run {own}: `compare`, `fetch` and `sample` will miss it")
-    with transfer(target, kubeconfig) as (volume, _, bar):
-        found = [_entry(item) for item in ask(volume, "about", DATA, *names)]
-        bar.pause()
-        show(_table(found))
-        if not (yes or _agreed(f"Remove {decimal(sum(item['bytes'] for item in found))} for good?")):
-            raise CommandError("nothing was removed")
-        refuse_used(names, users(job))  # the question may have waited for hours
-        try:
-            for item in _survey(volume).lines("remove", DATA, *names):
-                print(plain(f"removed {DATA}/{item['name']}: {decimal(item['bytes'])}"))
-        except LostError as error:
-            raise TransferError(f"the connection to the volume broke ({error}); run `trainyard ls`") from None
+    with volume_pod(target, kubeconfig) as (pod, _):
+        found = [_entry(item) for item in pod.ask("remove", DATA, "--ask", *names)]
+    show(_table(found))
+    if not (yes or _agreed(f"Remove {decimal(sum(item['bytes'] for item in found))} for good?")):
+        raise CommandError("nothing was removed")
+    refuse_used(names, users(job))  # the question may have waited for hours, and the pod may be another
+    with volume_pod(target, kubeconfig) as (pod, _):
+        for item in map(_entry, pod.ask("remove", DATA, *names)):
+            print(f"removed {DATA}/{item['name']}: {decimal(item['bytes'])}")
 
 
 def entries(path: str, stack: str, kubeconfig: str | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The entries of a folder of the volume, and the space of its file system; none for a file."""
     place = below(path)
-    with transfer(targets_of(stack)[0], kubeconfig) as (volume, _, _):
-        found = ask(volume, "entries", place)
+    with volume_pod(targets_of(stack)[0], kubeconfig) as (pod, _):
+        found = pod.ask("entries", place)
     return [_entry(item) for item in found if "name" in item], next((item for item in found if "free" in item), {})
 
 
@@ -96,15 +91,6 @@ def _entry(told: dict[str, Any]) -> dict[str, Any]:
     known = figures({"step": told.get("files"), "updated": told.get("age")})
     words = {key: plain(told.get(key, "")) for key in ("name", "kind")}
     return {**words, "bytes": size(told), "files": known.get("step", 0), "age": known.get("updated", 0.0)}
-
-
-def ask(volume: Volume, *arguments: str) -> list[dict[str, Any]]:
-    """What cli/volume_survey.py tells in the pod, one record a line. Raises TransferError."""
-    return patiently(lambda _: list(_survey(volume).lines(*arguments)), arguments[-1])
-
-
-def _survey(volume: Volume) -> Volume:
-    return replace(volume, program=(*volume.program[:-1], str(Path(volume.program[-1]).with_name(SURVEY.name))))
 
 
 def below(path: str) -> str:

@@ -9,7 +9,7 @@ from kubernetes import client
 
 from bench.graph import destruction
 from cli.cluster import as_json, asking, connect
-from cli.reach import volume_pod
+from cli.pods import own_pod
 from faults.cluster import proof_of
 from faults.fault import Cannot, expect
 from infra.cost import dollars, estimate
@@ -60,8 +60,8 @@ def _tidy(subject: Subject) -> str:
 def _empty_volume(subject: Subject) -> None:
     runs = [subject.state.notes["run"], f"{subject.state.notes['run']}-own"]
     folders = [f"{DATA}/{OWN}", *map(run_folder, runs), *map(dataset_folder, runs)]
-    with volume_pod(subject.api(), subject.target().namespace, subject.say) as pod:
-        pod.run(["rm", "-rf", *folders])
+    with own_pod(subject.target(), None, subject.say) as pod:
+        pod.run("rm", "-rf", *folders)
 
 
 def leftovers(subject: Subject) -> str:

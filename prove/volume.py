@@ -8,7 +8,7 @@ import shutil
 import time
 
 from cli import last_line
-from cli.reach import Pod, volume_pod
+from cli.pods import Pod, kubectl_of, own_pod
 from faults.fault import expect
 from infra.stackfiles import ROOT
 from prove.stack import PYTHON
@@ -34,12 +34,12 @@ print(json.dumps({"parameters": model.num_parameters(), "finite": bool(out.isfin
 
 def shared(subject: Subject) -> str:
     """Write and read in both directions between a worker and the pod that commands use, on two nodes if it can be."""
-    api, namespace = subject.api(), subject.target().namespace
-    with volume_pod(api, namespace, subject.say) as pod:
-        node = subject.core.read_namespaced_pod(pod.name, namespace).spec.node_name
+    target = subject.target()
+    with own_pod(target, None, subject.say) as pod:
+        node = subject.core.read_namespaced_pod(pod.name, target.namespace).spec.node_name
         workers = subject.worker_pods()
         worker = next((each for each in workers if each["spec"]["nodeName"] != node), workers[0])
-        told = _to_and_fro(subject, Pod(api, namespace, worker["metadata"]["name"]), pod)
+        told = _to_and_fro(subject, Pod(kubectl_of(target, None), worker["metadata"]["name"]), pod)
     other = worker["spec"]["nodeName"]
     return f"{told}; {f'on {other} and {node}' if other != node else f'both on {node}: nothing crossed between nodes'}"
 
@@ -48,21 +48,21 @@ def _to_and_fro(subject: Subject, one: Pod, two: Pod) -> str:
     folder, text = f"{DATA}/prove-{secrets.token_hex(4)}", secrets.token_hex(16)
     seconds = []
     for writer, reader, name in ((one, two, "there"), (two, one, "back")):
-        code, said = writer.run(["sh", "-c", WRITE, "write", folder, name, text + name])
+        code, said = writer.run("sh", "-c", WRITE, "write", folder, name, text + name)
         expect(code == 0, f"{writer.name} cannot write: {said[-200:]}")
         clock = time.monotonic()
         _see(subject, reader, f"{folder}/{name}", text + name)
         seconds.append(f"{time.monotonic() - clock:.1f}")
     # A rename by one pod replaces the other's file, and no half-written file is ever seen.
-    code, said = one.run(["mv", f"{folder}/back", f"{folder}/there"])
+    code, said = one.run("mv", f"{folder}/back", f"{folder}/there")
     expect(code == 0, f"{one.name} cannot rename over the other's file: {said[-200:]}")
     _see(subject, two, f"{folder}/there", text + "back")
-    one.run(["rm", "-r", folder])
+    one.run("rm", "-r", folder)
     return f"written, flushed, renamed and read by {one.name} and {two.name}, seen after {' and '.join(seconds)} s"
 
 
 def _see(subject: Subject, pod: Pod, path: str, text: str) -> None:
-    subject.until(lambda: pod.run(["cat", path])[1].strip() == text, VISIBLE_SECONDS, f"{path} read by {pod.name}")
+    subject.until(lambda: pod.run("cat", path)[1].strip() == text, VISIBLE_SECONDS, f"{path} read by {pod.name}")
 
 
 def own_data(subject: Subject) -> str:
@@ -94,8 +94,8 @@ def model_out(subject: Subject) -> str:
     where, loaded = "here", subject.stack.run([PYTHON, "-c", LOAD, str(folder / "model")])
     if "No module named" in loaded.stdout:
         where = "in a pod, for this machine has no transformers"
-        with volume_pod(subject.api(), subject.target().namespace, subject.say) as pod:
-            code, said = pod.run(["python3", "-c", LOAD, f"{done['checkpoint']}/model"])
+        with own_pod(subject.target(), None, subject.say) as pod:
+            code, said = pod.run("python3", "-c", LOAD, f"{done['checkpoint']}/model")
         loaded.returncode, loaded.stdout = code, said
     expect(loaded.returncode == 0, f"transformers does not load it: {last_line(loaded.stdout)}")
     found = json.loads(next(line for line in reversed(loaded.stdout.splitlines()) if line.startswith("{")))

@@ -48,7 +48,7 @@ RUN_BY = {
     r"trainyard prove --stack local --short": "tests/e2e/test_prove.py",
     r"trainyard cost\b": "tests/infra/test_cost.py",
     r"trainyard init\b": "tests/cli/test_init.py",
-    r"trainyard (upload .*|fetch|board) --stack local": DATA,
+    r"trainyard (upload .*|fetch|board|run) --stack local": DATA,
     r"trainyard evaluate --stack local --tasks my_task": "tests/e2e/test_evaluate.py",
     r"trainyard (status|logs) --stack local": "tests/e2e/test_status.py",
     r"trainyard (runs|compare|ls|du|rm|sample|export) --stack local": "tests/e2e/test_run_commands.py",

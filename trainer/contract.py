@@ -56,6 +56,10 @@ STALE_SECONDS = 120
 """A run whose status is older and that is not done was interrupted: status.json is written at each log step."""
 COMPILING_SECONDS = 900
 """The same before the first step: nothing is logged while the model is compiled."""
+UNREADABLE = "unreadable"
+"""State of a run with a folder that may not be listed (volume.py)."""
+HIDDEN = "may not be listed, or not all of it"
+"""Kind of a folder on the volume that has such a folder."""
 METRICS = "metrics.jsonl"
 DONE = "DONE"
 """Written last: JSON with the final step, losses and checkpoint."""

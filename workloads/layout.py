@@ -31,6 +31,8 @@ TRAINING = "trainyard/training"
 CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"
 #: Name of the PodTemplate of pods through which users' machines reach the shared volume.
 VOLUME_ACCESS = "volume-access"
+#: Their memory, which a system node has: enough to read a model of 180 million parameters (cli/model_pod.py).
+ACCESS_GIB = 2.0
 #: Environment variable of a `pulumi up` that brings only what an upload needs: "true".
 ONLY_VOLUME = "TRAINYARD_ONLY_VOLUME"
 #: Where TensorBoard listens in its pod.

@@ -10,7 +10,7 @@ import pulumi_kubernetes as k8s
 from infra.cluster import READER, Cluster
 from infra.image import NFS_SERVER, ContainerImage
 from trainer.contract import TRAINER_ID
-from workloads.layout import DATA, VOLUME_ACCESS
+from workloads.layout import ACCESS_GIB, DATA, VOLUME_ACCESS
 from workloads.nfs import NfsServer
 from workloads.objects import component, make_claim, make_namespace, make_policy, metadata, pod_template
 from workloads.pod import (
@@ -25,7 +25,7 @@ from workloads.pod import (
 from workloads.workspace import Namespace, Workspace
 
 CLAIM, OWNER = "data", "volume-owner"
-#: A forgotten transfer pod ends after this time; the next transfer continues where it stopped.
+#: A pod in which a forgotten command runs ends after this time.
 ACCESS_SECONDS = 24 * 3600
 
 
@@ -131,18 +131,20 @@ class VolumeOwner(pulumi.ComponentResource):
 
 
 def declare_volume_access(workspace: Workspace) -> k8s.core.v1.PodTemplate:
-    """Declare the PodTemplate of `trainyard upload` and `fetch` (cli/reach.py), which add the command to run.
+    """Declare the PodTemplate of the pods in which `trainyard run`, `upload`, `fetch` and others run (cli/pods.py).
 
     A template costs nothing and runs nothing. Declared here, it has what every pod of the stack has (the image by
     digest, the restricted security context, the claim), and it shows in previews and snapshots. Its pods may do what
-    the dataset Job may: reach the web, and read the buckets that the stack may read.
+    the dataset Job may: reach the web, and read the buckets that the stack may read. They wait for commands, and end
+    when none has come for some minutes (trainer/volume.py).
     """
     cluster, namespace = workspace.cluster, workspace.namespace
     container = k8s.core.v1.ContainerArgs(
         name=VOLUME_ACCESS,
         image=workspace.image.reference,
+        args=["python", "-m", "trainer.volume", "wait"],
         env=environment(TRAINER_ENVIRONMENT),
-        resources=resources(cpu=0.1, memory_gib=1),
+        resources=resources(cpu=0.1, memory_gib=ACCESS_GIB),
         security_context=container_security(),
         volume_mounts=trainer_mounts(),
         termination_message_policy="FallbackToLogsOnError",

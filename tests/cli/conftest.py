@@ -1,18 +1,16 @@
-"""A folder as the volume, and a way to its program."""
+"""A folder as the volume, and a way to it."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cli import __main__, fetch
+from cli import __main__, fetch, runs
 from cli.target import Target
-from tests.cli.volume import Seen, Wire, noise, save
+from tests.cli.volume import Wire, noise, save
 
 
 @pytest.fixture
@@ -29,7 +27,7 @@ def selected_stack(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.transfer.PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("cli.rsync.PAUSE_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -60,12 +58,8 @@ def command(
 ) -> Any:
     """`trainyard fetch` with the volume here: its exit code, output and error."""
 
-    @contextmanager
-    def transfer(*_: Any) -> Iterator[Any]:
-        yield wire.volume, None, Seen()
-
-    def report(pod: Any, run: str) -> None:
-        noise(tmp_path / "scratch" / "report" / "index.html", 10)
+    def report(pod: Any, bar: Any, folder: Path, run: str) -> None:
+        noise(folder / "index.html", 10)
 
     def target_of(stack: str, *_: str | None) -> Target:
         return Target(f"context-{stack}", "n", "train", None, {}, str(run))
@@ -75,11 +69,11 @@ def command(
         code = __main__.main(["fetch", *arguments])
         return code, *capsys.readouterr()
 
-    monkeypatch.setattr(fetch, "SCRATCH", str(tmp_path / "scratch"))
+    monkeypatch.setattr(runs, "DATA", str(volume_folder))
     monkeypatch.setattr(fetch, "run_folder", lambda name: str(volume_folder / "runs" / name))
-    monkeypatch.setattr(fetch, "make_report", report)
+    monkeypatch.setattr(fetch, "bring_report", report)
     monkeypatch.setattr(fetch, "target_of", target_of)
     monkeypatch.setattr(fetch, "targets_of", lambda stack: [target_of(stack)])
-    monkeypatch.setattr(fetch, "transfer", transfer)
+    monkeypatch.setattr(fetch, "volume_pod", wire.volume_pod)
     monkeypatch.chdir(tmp_path)
     return call

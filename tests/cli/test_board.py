@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from cli import board, reach
+from cli import board
 from cli.target import Target
 from review.recording import Recording, record
 from tests.infra.recorded import changed
@@ -76,6 +76,7 @@ def test_the_pod_on_the_volume_is_restricted_and_ends_by_itself(local_stack: Rec
     assert "@sha256:" in container["image"]
     assert spec["activeDeadlineSeconds"] == 24 * 3600
     assert spec["restartPolicy"] == "Never"
+    assert container["args"] == ["python", "-m", "trainer.volume", "wait"]
     assert spec["automountServiceAccountToken"] is False
     # The network policy of the dataset Job lets it out to the web.
     policy = local_stack.one("NetworkPolicy", "dataset").inputs["spec"]["podSelector"]["matchLabels"]
@@ -87,17 +88,3 @@ def test_on_a_cloud_it_may_read_the_buckets_that_the_stack_may_read(name: str, b
     stack = record(name, changed(name, dataset={"input": [bucket]}))
     account = stack.one("ServiceAccount", "dataset").inputs["metadata"]["name"]
     assert pod_on_the_volume(stack)["spec"]["serviceAccountName"] == account
-
-
-def test_the_program_of_the_pod_travels_with_the_command(local_stack: Recording) -> None:
-    made = reach._from(pod_on_the_volume(local_stack), "volume-access-1", None)
-    shell = made["spec"]["containers"][0]["args"]
-    for program in shell[4:]:
-        compile(program, "program", "exec")
-        # One argument of a process is 128 KiB at most.
-        assert len(program.encode()) < 100_000
-    assert shell[2].endswith(f" && exec python3 {reach.THERE} wait")
-    for at, part in enumerate(reach.PARTS, 1):
-        assert f'printf %s "${at}" > /tmp/{part.name} && ' in shell[2]
-        assert shell[3 + at] == part.read_text("utf-8")
-    assert made["metadata"]["labels"][reach.LABEL] == "true"

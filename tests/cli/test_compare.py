@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 from cli import compare, fetch, runs, target
 from cli.__main__ import main
 from cli.target import Target
-from tests.cli.volume import Seen, Wire, noise
+from tests.cli.volume import Wire, noise
 
 
 def a_run(
@@ -40,13 +38,9 @@ def call(
 ) -> Any:
     """A command of a stack with three trainings: its exit code, output and error."""
 
-    @contextmanager
-    def transfer(*_: Any) -> Iterator[Any]:
-        yield wire.volume, None, Seen()
-
-    def report(_: Any, *folders: str) -> None:
-        for each in folders:
-            noise(tmp_path / "made" / "report" / Path(each).name, 10)
+    def report(pod: Any, bar: Any, folder: Path, *runs: str) -> None:
+        for each in runs:
+            noise(folder / Path(each).name, 10)
 
     targets = [
         Target("c", "n", f"train-{name}", None, {}, f"{volume_folder}/runs/{name}-1a", training=name)
@@ -55,9 +49,8 @@ def call(
     for module in (compare, fetch, target):  # the last: of a run's target, fetch asks target_of
         monkeypatch.setattr(module, "targets_of", lambda _: targets)
     for module in (compare, fetch):
-        monkeypatch.setattr(module, "transfer", transfer)
-        monkeypatch.setattr(module, "make_report", report)
-        monkeypatch.setattr(module, "SCRATCH", str(tmp_path / "made"))
+        monkeypatch.setattr(module, "volume_pod", wire.volume_pod)
+        monkeypatch.setattr(module, "bring_report", report)
         monkeypatch.setattr(module, "run_folder", lambda name: f"{volume_folder}/runs/{name}")
     monkeypatch.setattr(runs, "DATA", str(volume_folder))
     monkeypatch.setattr(compare, "users", lambda _: {f"{volume_folder}/runs/third-1a": "Job train-third, stopped,"})
@@ -139,7 +132,7 @@ def test_the_winner_is_fetched(call: Any, volume_folder: Path, tmp_path: Path) -
     code, said, problem = call("fetch", "--best")
     assert code == 0, problem
     assert said[0].startswith("--best: Left out: third: ")
-    assert said[1].endswith(" in runs/second-1a")
+    assert " is in runs/second-1a (" in said[1]
     assert (tmp_path / "runs" / "second-1a" / "status.json").exists()
 
 
@@ -199,4 +192,4 @@ def test_a_run_that_was_removed_is_named(call: Any, volume_folder: Path) -> None
     assert gone in call("compare")[1]
     code, said, _ = call("fetch", "--best")
     assert (code, said[0]) == (0, f"--best: {gone}")
-    assert any(line.endswith(" in runs/first-1a") for line in said)
+    assert any(" is in runs/first-1a (" in line for line in said)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import MaxRetryError
 
-from cli import CommandError, evaluate
+from cli import evaluate
 from cli.__main__ import main
 from cli.cluster import TrainingJob
 from cli.target import Target
@@ -21,10 +20,6 @@ from review.recording import Recording
 from tests.infra.recorded import recorded
 
 OPTIONS = ["--run", "/data/runs/small", "--step", "20", "--tasks", "hellaswag"]
-FILES = {
-    f"checkpoints/step-{step:08d}/{name}": 10 for step in (10, 20) for name in ("manifest.json", "model/config.json")
-}
-FILES |= {"checkpoints/step-00000030/model/config.json": 10, "checkpoints/step-500-good/manifest.json": 10}
 
 
 def training(recording: Recording, namespace: str = "n") -> dict[str, Any]:
@@ -100,15 +95,6 @@ def test_another_evaluation_has_another_name(job: dict[str, Any]) -> None:
     assert len(names) == 2
 
 
-def test_the_newest_complete_checkpoint_is_taken_or_that_of_the_step() -> None:
-    assert evaluate.checkpoint(FILES, "/data/runs/r", None) == 20
-    assert evaluate.checkpoint(FILES, "/data/runs/r", 10) == 10
-    with pytest.raises(CommandError, match="--step 30: no such checkpoint; there are: 10, 20"):
-        evaluate.checkpoint(FILES, "/data/runs/r", 30)
-    with pytest.raises(CommandError, match=r"/data/runs/r has no checkpoint yet; .*trainyard status"):
-        evaluate.checkpoint({"checkpoints/step-00000030/model/config.json": 1}, "/data/runs/r", None)
-
-
 class Api:
     """Both API groups: the training Job and at most one evaluation Job, whose pod logs `log` and exits with `code`."""
 
@@ -163,16 +149,12 @@ class Api:
 def cluster(job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     """A stack whose API answers from Api: cluster(code, log, last words)."""
 
-    @contextmanager
-    def transfer(*_: Any) -> Iterator[Any]:
-        volume: Any = SimpleNamespace(find=lambda path: SimpleNamespace(files=FILES))
-        yield volume, None, None
-
     def build(code: int = 0, log: str = "", last: str = "") -> Api:
         api: Any = Api(job, code, log, last)
         target = Target("c", "n", "train-small", None, {}, "/data/runs/small")
         monkeypatch.setattr(evaluate, "target_of", lambda *_: target)
-        monkeypatch.setattr(evaluate, "transfer", transfer)
+        monkeypatch.setattr(evaluate, "volume_pod", lambda *_: nullcontext((None, None)))
+        monkeypatch.setattr(evaluate, "trained", lambda *_: SimpleNamespace(checkpoints=(10, 20)))
         monkeypatch.setattr(TrainingJob, "of", lambda *_: TrainingJob(api, api, "n", "train-small"))
         monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.05)
         return api

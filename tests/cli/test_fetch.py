@@ -1,39 +1,36 @@
-"""Downloads of a run: which files are chosen, how a download resumes, what a hostile volume cannot do."""
+"""Downloads of a run: which files come, how a download resumes, what a hostile volume cannot do."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cli import fetch
-from cli.transfer import TransferError, get
-from tests.cli.volume import MB, OF_THE_NEWEST, Seen, Wire, hold, noise, save, told, tree
+from cli import fetch, rsync, runs
+from tests.cli.volume import MB, OF_THE_NEWEST, Seen, Wire, noise, save, told, tree
+from trainer import volume
 
-RUN = "/data/runs/small"
+OTHERS = {"metrics.jsonl", "DONE", "tensorboard/events"}
 
 
-def receive(wire: Wire, run: Path, target: Path, everything: bool = False) -> Seen:
+def receive(wire: Wire, run: Path, target: Path, everything: bool = False) -> tuple[str, ...]:
+    """Fetch a run; what was left out."""
     seen = Seen()
-    chosen, _ = fetch.select(wire.volume.find(str(run)).files, str(run), everything)
-    fetch.bring(wire.volume, str(run), chosen, target, seen)
-    return seen
+    found = runs.run_of({"run": run.name, "checkpoints": volume.checkpoints(run)}, {})
+    _, left_out = fetch.bring_run(wire.pod, str(run), found, target, seen, everything)
+    assert seen.done == seen.size
+    return left_out
 
 
 def test_the_newest_complete_model_the_metrics_and_the_curves_come(tmp_path: Path, run: Path, wire: Wire) -> None:
     target = tmp_path / "here"
     receive(wire, run, target)
-    assert tree(target).keys() == OF_THE_NEWEST | {"metrics.jsonl", "DONE", "tensorboard/events"}
+    assert tree(target).keys() == OF_THE_NEWEST | OTHERS
     newest = run / "checkpoints" / "step-00000200" / "model" / "model.safetensors"
     assert (target / "model" / "model.safetensors").read_bytes() == newest.read_bytes()
     before = wire.received
@@ -41,10 +38,13 @@ def test_the_newest_complete_model_the_metrics_and_the_curves_come(tmp_path: Pat
     assert wire.received - before < 10_000
 
 
-def test_all_of_a_run_can_come_to_train_on_elsewhere(tmp_path: Path, run: Path, wire: Wire) -> None:
+def test_all_of_a_run_comes_to_train_on_elsewhere_over_connections_that_break(tmp_path: Path, run: Path) -> None:
+    wire = Wire(tmp_path / "wire", break_after=3 * MB)
     receive(wire, run, tmp_path / "here", everything=True)
-    complete = {name for name in tree(run) if ".step" not in name}
-    assert tree(tmp_path / "here").keys() == complete
+    assert wire.connections > 7
+    assert wire.received < 26 * MB, "nothing twice"
+    complete = {name: content for name, content in tree(run).items() if ".step" not in name}
+    assert tree(tmp_path / "here") == complete
     assert "checkpoints/step-00000100/optimizer.safetensors" in complete
 
 
@@ -53,40 +53,6 @@ def test_names_of_all_kinds_come_as_they_are(tmp_path: Path, volume_folder: Path
         noise(volume_folder / "runs" / "[r]*" / name, number)
     receive(wire, volume_folder / "runs" / "[r]*", tmp_path / "he re:")
     assert tree(tmp_path / "he re:") == tree(volume_folder / "runs" / "[r]*")
-
-
-@pytest.mark.parametrize("kill", [False, True], ids=["connection", "pod"])
-def test_connections_that_break_are_made_again_and_nothing_comes_twice(kill: bool, tmp_path: Path, run: Path) -> None:
-    wire = Wire(tmp_path / "wire", break_after=3 * MB, kill=kill)
-    receive(wire, run, tmp_path / "here", everything=True)
-    assert wire.connections > 7
-    assert wire.received < 26 * MB
-    assert tree(tmp_path / "here") == {name: content for name, content in tree(run).items() if ".step" not in name}
-
-
-@pytest.mark.parametrize("group", [False, True], ids=["the command", "all of its processes"])
-def test_a_killed_fetch_goes_on_where_it_stopped(group: bool, tmp_path: Path, run: Path) -> None:
-    large, here = noise(run / "large.bin", 60 * MB), tmp_path / "here"
-    program = f"""
-from pathlib import Path
-from cli.transfer import get
-from tests.cli.volume import Seen, Wire
-volume = Wire(Path({str(tmp_path / "first")!r})).volume
-get(volume, {str(run)!r}, {{"large.bin": {60 * MB}}}, Path({str(here)!r}), Seen())
-"""
-    held = hold(tmp_path / "first")
-    client = subprocess.Popen([sys.executable, "-c", program], cwd=Path.cwd(), start_new_session=True)
-    end = time.monotonic() + 60
-    while (there := max((p.stat().st_size for p in here.rglob("large.bin*")), default=0)) < 4 * MB:
-        assert time.monotonic() < end
-    os.killpg(client.pid, signal.SIGKILL) if group else client.kill()
-    client.wait()
-    assert not (here / "large.bin").exists()
-    held.unlink()
-    wire = Wire(tmp_path / "second")
-    get(wire.volume, str(run), {"large.bin": 60 * MB}, here, Seen())
-    assert wire.received < 61 * MB - there
-    assert tree(here) == {"large.bin": large.read_bytes()}
 
 
 def test_an_older_model_stays_whole_until_the_newer_one_is(
@@ -98,55 +64,64 @@ def test_an_older_model_stays_whole_until_the_newer_one_is(
     save(run, 300)
     (run / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
     with monkeypatch.context() as patch:
-        patch.setattr("cli.transfer.PATIENCE_SECONDS", 0)
-        assert told(lambda: receive(Wire(tmp_path / "broken", break_after=5 * MB), run, target))
+        patch.setattr("cli.rsync.PATIENCE_SECONDS", -1)
+        assert "connection to the volume is lost" in told(
+            lambda: receive(Wire(tmp_path / "broken", break_after=5 * MB), run, target)
+        )
     assert old.items() <= tree(target).items()
     again = Wire(tmp_path / "again")
     receive(again, run, target)
     assert again.received < 6 * MB
-    assert tree(target).keys() == {"model/shard-300"} | OF_THE_NEWEST - {"model/shard-200"} | {
-        *("metrics.jsonl", "DONE", "tensorboard/events")
-    }
+    assert tree(target).keys() == {"model/shard-300"} | OF_THE_NEWEST - {"model/shard-200"} | OTHERS
     assert json.loads((target / "manifest.json").read_text()) == {"step": 300}
-
-
-def test_files_that_grow_come_as_they_are_when_they_are_fetched(tmp_path: Path, run: Path, wire: Wire) -> None:
-    found = wire.volume.find(str(run)).files
-    with open(run / "metrics.jsonl", "a") as file:
-        file.write('{"step": 2}\n')
-    (run / "DONE").write_text("{}  ")  # its length differs from the listing, as status.json's does after each log step
-    get(wire.volume, str(run), {name: found[name] for name in ("metrics.jsonl", "DONE")}, tmp_path / "here", Seen())
-    assert (tmp_path / "here" / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n'
-    assert (tmp_path / "here" / "DONE").read_text() == "{}  "
-
-
-def test_a_checkpoint_that_goes_meanwhile_is_told_by_name(tmp_path: Path, run: Path, wire: Wire) -> None:
-    with pytest.raises(TransferError, match=r'gone\.safetensors" failed: No such file'):
-        get(wire.volume, str(run), {"gone.safetensors": 10}, tmp_path / "here", Seen())
-    assert not any(name.endswith("safetensors") for name in tree(tmp_path / "here"))
 
 
 def test_a_fetch_that_does_not_fit_on_the_disk_is_refused_before_it_begins(
     tmp_path: Path, run: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.transfer.shutil.disk_usage", lambda _: SimpleNamespace(free=MB))
+    monkeypatch.setattr("cli.rsync.shutil.disk_usage", lambda _: SimpleNamespace(free=MB))
     assert ": 0.0 GB are to come, 0.0 GB are free" in told(lambda: receive(wire, run, tmp_path / "here", True))
     assert tree(tmp_path / "here") == {}
 
 
-def test_two_fetches_into_one_folder_at_once_both_end_well(tmp_path: Path, run: Path) -> None:
-    wires = [Wire(tmp_path / f"wire{number}") for number in range(2)]
-    failed: list[str] = []
-    both = [
-        threading.Thread(target=lambda w=wire: failed.append(told(lambda: receive(w, run, tmp_path / "here", True))))
-        for wire in wires
-    ]
-    for each in both:
-        each.start()
-    for each in both:
-        each.join()
-    assert failed == ["", ""]
-    assert tree(tmp_path / "here") == {name: content for name, content in tree(run).items() if ".step" not in name}
+@pytest.mark.parametrize("name", ["odd", "checkpoints/step-00000200/model/odd"])
+@pytest.mark.parametrize("kind", ["link to a file", "link to a folder", "FIFO"])
+def test_links_and_odd_files_are_left_out_and_told(kind: str, name: str, tmp_path: Path, run: Path, wire: Wire) -> None:
+    secret = noise(tmp_path / "elsewhere" / "secret", 10)
+    if kind == "FIFO":
+        os.mkfifo(run / name)
+    else:
+        (run / name).symlink_to(secret if kind == "link to a file" else secret.parent)
+    (left_out,) = receive(wire, run, tmp_path / "here")
+    assert name.endswith(left_out)
+    assert tree(tmp_path / "here").keys() == OF_THE_NEWEST | OTHERS
+    assert not any(path.is_symlink() for path in (tmp_path / "here").rglob("*"))
+
+
+@pytest.mark.parametrize("lie", ["--links", "-L", "--copy-links --keep-dirlinks", "hidden names", "another folder"])
+def test_an_rsync_that_sends_other_things_than_were_asked_for_writes_nothing_else(
+    lie: str, tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who may change pods can let another rsync answer: it offers links, and names that were left out."""
+    (tmp_path / "victim").mkdir()
+    (run / "model").symlink_to(tmp_path / "victim")
+    noise(run / ".bashrc", 10)
+    more = lie.split() if lie.startswith("-") else []
+    (tmp_path / "bin").mkdir()
+    # rsync's server reads its options, filters and paths from the stream; a wrapper can only add to them, or turn to
+    # another folder and leave the stream's filters to an rsync that does not read them.
+    real = shutil.which("rsync")
+    turn = {"hidden names": f"cd {run}", "another folder": "cd /etc"}.get(lie, ":")
+    words = "--server --sender -rtse.LsfxCIvu . ./" if lie in ("hidden names", "another folder") else '"$@"'
+    (tmp_path / "bin" / "rsync").write_text(f"#!/bin/sh\n{turn}\nexec {real} {words} {' '.join(more)}\n")
+    (tmp_path / "bin" / "rsync").chmod(0o755)
+    wire = Wire(tmp_path / "wire", PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setattr("cli.rsync.PATIENCE_SECONDS", -1)
+    told(lambda: rsync.bring(wire.pod, str(run), tmp_path / "here", Seen(), "--exclude=/model"))
+    assert tree(tmp_path / "victim") == {}
+    assert not any(path.is_symlink() for path in (tmp_path / "here").rglob("*"))
+    assert not [name for name in tree(tmp_path / "here") if name.startswith(".") and "incomplete" not in name]
+    assert not (tmp_path / "here" / "model").exists()
 
 
 def test_a_folder_of_another_run_is_refused_before_anything_is_changed(

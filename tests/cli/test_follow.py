@@ -152,7 +152,7 @@ def test_a_terminal_shows_brackets_of_what_kubernetes_says() -> None:
 def test_a_transfer_says_every_15_s_in_a_log_how_far_it_is(clock: Clock) -> None:
     console, text = plain()
     with Bar(console) as bar:
-        bar.total(2, 80_000_000)
+        bar.expect(2, 80_000_000)
         for _ in range(40):
             bar.advance(2_000_000)
             clock.now += 1

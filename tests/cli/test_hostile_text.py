@@ -161,11 +161,10 @@ def test_errors_of_every_command(
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_names_of_files_in_a_transfer(text: str, terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasons_to_wait_in_a_transfer(text: str, terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     monkeypatch.setattr("cli.progress.PLAIN_SECONDS", 0.0)
     with Bar(Console(file=shown, width=200, force_terminal=terminal, color_system=None)) as bar:
-        bar.file(text)
         bar.advance(1)
         bar.waiting(text)
         bar._progress.refresh()

@@ -62,7 +62,7 @@ OF_A_STACK = {
     **dict.fromkeys(("dev snapshot", "dev policy", "dev graph", "dev docker-login"), ()),
     **dict.fromkeys(("follow", "status", "logs", "stop", "resume", "board", "fetch", "runs", "compare"), ()),
     **dict.fromkeys(("sample", "chat", "export", "push"), ()),
-    **dict.fromkeys(("upload", "rm", "ls", "du"), ("here",)),
+    **dict.fromkeys(("upload", "rm", "ls", "du", "run"), ("here",)),
     "down": ("--yes",),
     "evaluate": ("--tasks", "x"),
 }
@@ -119,7 +119,7 @@ def test_a_stack_is_named_in_one_way(
     assert asked_of(command, monkeypatch, tmp_path, *given) == ["gone"]
 
 
-@pytest.mark.parametrize("command", sorted({*OF_A_STACK} - {"upload", "rm", "ls", "du"}))
+@pytest.mark.parametrize("command", sorted({*OF_A_STACK} - {"upload", "rm", "ls", "du", "run"}))
 def test_no_command_takes_a_stack_as_an_argument(
     command: str, pulumi: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

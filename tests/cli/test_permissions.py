@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from cli import runs
-from cli.volume_program import RefusedError
-from cli.volume_survey import HIDDEN
+from cli import CommandError, runs
 from infra.stackfiles import ROOT
 from tests.unprivileged import UNPRIVILEGED
+from trainer.contract import HIDDEN
 
 
 def test_folders_that_may_not_be_listed_are_named_hide_no_other_and_stay(tmp_path: Path) -> None:
@@ -27,25 +26,25 @@ def test_folders_that_may_not_be_listed_are_named_hide_no_other_and_stay(tmp_pat
     (tmp_path / "runs/good/read-only").mkdir(mode=0o555)
 
     def survey(*arguments: str) -> list[dict[str, Any]]:
-        code = f"import sys; from cli import volume_survey as s; sys.exit(s.program.main(*{arguments}, calls=s.CALLS))"
-        done = subprocess.run([*UNPRIVILEGED, sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+        command = [*UNPRIVILEGED, sys.executable, "-m", "trainer.volume", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         if done.returncode:
-            raise RefusedError(done.stderr)
-        return [json.loads(line) for line in done.stdout.splitlines()]
+            raise CommandError(done.stderr)
+        return json.loads(done.stdout)
 
     try:
         told = {each["name"]: each["kind"] for each in survey("entries", str(tmp_path)) if "name" in each}
         assert told == {"lost+found": HIDDEN, "runs": HIDDEN}
         told = {each["name"]: each["kind"] for each in survey("entries", f"{tmp_path}/runs") if "name" in each}
         assert told == {"closed": HIDDEN, "good": "folder", "partly": HIDDEN}
-        found = [runs.run_of(each, {}) for each in survey("runs", str(tmp_path)) if "run" in each]
+        found = [runs.run_of(each, {}) for each in survey("runs", str(tmp_path))]
         assert {each.name: each.state for each in found} == {
             "closed": "unreadable",
             "good": "interrupted",
             "partly": "unreadable",
         }
         for name in ("runs/closed", "runs/partly", "runs/good"):
-            with pytest.raises(RefusedError, match=f"{name}: user .* may not list or change .* nothing was removed"):
+            with pytest.raises(CommandError, match=f"{name}: user .* may not list or change .* nothing was removed"):
                 survey("remove", str(tmp_path), name)
     finally:
         for name in ("runs/closed", "runs/partly/checkpoints", "lost+found"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import shutil
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cli import CommandError, __main__, programs, reach
+from cli import CommandError, __main__, pods, programs
 
 
 @pytest.fixture
@@ -75,7 +74,7 @@ def test_what_is_missing_is_told_before_a_pod_starts(
     target = SimpleNamespace(context="c", namespace="n", run_directory="/data/runs/small", kubeconfig=None)
     monkeypatch.setattr("cli.upload.volume_of", lambda stack: target)
     monkeypatch.setattr("cli.fetch.target_of", lambda *_: target)
-    monkeypatch.setattr(reach, "connect", lambda *_: pytest.fail("asked the cluster"))
+    monkeypatch.setattr(pods, "connect", lambda *_: pytest.fail("asked the cluster"))
     monkeypatch.chdir(path)
     (path / "corpus").mkdir()
     (path / "corpus" / "a.txt").write_text("text")
@@ -84,12 +83,3 @@ def test_what_is_missing_is_told_before_a_pod_starts(
     assert said.startswith(f"error: {missing} is needed to carry files, and is not on PATH: apt-get install {missing}")
     assert "brew install" in said
     assert said.count("\n") == 1
-
-
-def test_what_only_asks_the_volume_needs_no_rsync(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(path, "kubectl", "")
-    monkeypatch.setattr(reach, "connect", lambda *_: None)
-    monkeypatch.setattr(reach, "volume_pod", lambda *_: contextlib.nullcontext(SimpleNamespace(name="volume-1")))
-    target: Any = SimpleNamespace(context="c", namespace="n", kubeconfig=None)
-    with reach.transfer(target, None) as (volume, _, _):
-        assert "volume-1" in str(volume)

@@ -49,12 +49,11 @@ def test_a_reason_to_wait_is_read_to_its_end(width: int) -> None:
 def test_a_transfer_shows_every_figure(width: int) -> None:
     shown = io.StringIO()
     with Bar(Console(file=shown, width=width, force_terminal=True)) as bar:
-        bar.total(12, 80_000_000)
-        bar.file("model-00001-of-00002.safetensors")
+        bar.expect(12, 80_000_000)
         bar.advance(20_000_000)
         bar._progress.refresh()
         frame = last_frame(shown, width)
-    for part in ("model-00001-of-00002.safetensors", "━", "20.0/80.0 MB", ":"):
+    for part in ("12 files", "━", "20.0/80.0 MB", ":"):
         assert part in frame, frame
 
 
@@ -76,30 +75,20 @@ def test_what_is_one_is_told_as_one() -> None:
     shown = io.StringIO()
     with Bar(Console(file=shown, width=80, force_terminal=True)) as bar:
         for files, told in ((1, "1 file "), (2, "2 files "), (1200, "1,200 files ")):
-            bar.total(files, None)
+            bar.expect(files, 1)
             bar._progress.refresh()
             assert told in last_frame(shown, 80)
 
 
-def test_what_is_there_already_has_no_speed() -> None:
-    """An upload without a change is neither 3 MB of 3 MB nor 900 MB/s."""
-    shown = io.StringIO()
-    with Bar(Console(file=shown, width=80, force_terminal=True)) as bar:
-        bar.total(2, 3_000_000)
-        bar.skip(3_000_000)
-    assert "MB" not in last_frame(shown, 80).replace("0/0 bytes", "")
-
-
 @pytest.mark.parametrize(
     ("total", "said"),
-    [(15_400, "chats.jsonl: 0 bytes of 15.4 kB ("), (2_500_000, "0 bytes of 2.5 MB ("), (0, "jsonl (")],
+    [(15_400, "1 file: 0 bytes of 15.4 kB ("), (2_500_000, "0 bytes of 2.5 MB ("), (0, "file (")],
 )
 def test_a_log_tells_the_size_of_small_files_too(total: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.progress.PLAIN_SECONDS", 0)
     console = Console(file=io.StringIO(), width=80)
     with Bar(console) as bar:
-        bar.total(1, total)
-        bar.file("chats.jsonl")
+        bar.expect(1, total)
         bar.advance(0)
     assert isinstance(console.file, io.StringIO)
     assert said in console.file.getvalue()
@@ -108,7 +97,7 @@ def test_a_log_tells_the_size_of_small_files_too(total: int, said: str, monkeypa
 def test_no_bar_is_drawn_for_no_bytes() -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=True)
     with Bar(console) as bar:
-        bar.total(0, 0)
+        bar.expect(0, 0)
     assert isinstance(console.file, io.StringIO)
     assert "━" not in console.file.getvalue()
 

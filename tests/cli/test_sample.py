@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from cli import export, place, runs, sample
+from cli import export, model_pod, runs, sample
 from cli.__main__ import main
 from cli.cluster import TrainingJob
 from cli.target import Target
-from infra.stackfiles import ROOT
-from tests.cli.volume import BESIDE, Seen, Wire
+from tests.cli.volume import Wire
 from trainer.checkpoint.format import Snapshot, write_checkpoint
 from trainer.config import schema
 
@@ -68,28 +66,27 @@ def volume(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pods(tmp_path: Path, volume: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The specifications of the pods that commands have made, whose processes run here."""
+    """The specifications of the pods of their own that commands have made; processes of all pods run here."""
     made: list[dict[str, Any]] = []
-    home = {"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    home |= {"PYTHONPATH": f"{ROOT}:{BESIDE['PYTHONPATH']}", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    home = {"HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
     @contextmanager
-    def transfer(target: Any, kubeconfig: Any, change: Any = None) -> Iterator[Any]:
+    def volume_pod(target: Any, kubeconfig: Any, change: Any = None) -> Iterator[Any]:
         spec: dict[str, Any] = {"containers": [{"resources": {"requests": {"cpu": "100m"}, "limits": {}}}]}
         if change:
             change(spec)
-        made.append(spec)
+            made.append(spec)
         given = {item["name"]: item["value"] for item in spec["containers"][0].get("env", [])}
         environment: Any = home | given
-        yield Wire(tmp_path / "wire", **environment).volume, None, Seen()
+        with Wire(tmp_path / "wire", **environment).volume_pod() as found:
+            yield found
 
     target = Target("c", "n", "train", None, {}, f"{volume}/runs/plain")
     for module in (sample, export):
         monkeypatch.setattr(module, "target_of", lambda *_: target)
-    monkeypatch.setattr(place, "transfer", transfer)
-    monkeypatch.setattr(place, "run_folder", lambda name: f"{volume}/runs/{name}")
+    monkeypatch.setattr(model_pod, "volume_pod", volume_pod)
+    monkeypatch.setattr(model_pod, "run_folder", lambda name: f"{volume}/runs/{name}")
     monkeypatch.setattr(runs, "DATA", str(volume))
-    monkeypatch.setattr(export, "SCRATCH", str(tmp_path / "made"))
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -99,9 +96,7 @@ def test_a_run_writes_a_text_and_nothing_else(pods: list[Any], capsys: pytest.Ca
     shown = capsys.readouterr()
     assert shown.out.startswith("the $light' of")
     assert shown.err == ""
-    (container,) = pods[0]["containers"]
-    assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"] == "2048Mi"
-    assert "nodeSelector" not in pods[0]
+    assert pods == [], "the stack's warm pod has room"
 
 
 def test_a_prompt_comes_from_stdin_and_what_is_shortened_is_noted(
@@ -200,7 +195,10 @@ def worker(memory: str = "65536Mi", **annotations: str) -> dict[str, Any]:
             worker("8192Mi"),
             "the model needs 55 GiB of memory, a worker has 8 (workers.memoryGib); `trainyard fetch` it",
         ),
-        (worker(**{place.CONSUMES: "x"}), "the stack gets its nodes for a training alone (nodes.consumption queued)"),
+        (
+            worker(**{model_pod.CONSUMES: "x"}),
+            "the stack gets its nodes for a training alone (nodes.consumption queued)",
+        ),
     ],
 )
 def test_a_large_model_gets_a_workers_node_without_its_accelerators(
@@ -208,9 +206,9 @@ def test_a_large_model_gets_a_workers_node_without_its_accelerators(
 ) -> None:
     api = SimpleNamespace(read=lambda: (job, []))
     monkeypatch.setattr(TrainingJob, "of", lambda *_: api)
-    monkeypatch.setattr(place.Place, "call", lambda *_, **__: None)
+    monkeypatch.setattr(model_pod.ModelPod, "call", lambda *_, **__: None)
     read = runs.read
-    monkeypatch.setattr(place, "read", lambda *given: [_with(run, weights=32 << 30) for run in read(*given)])
+    monkeypatch.setattr(runs, "read", lambda *given: [_with(run, weights=32 << 30) for run in read(*given)])
     assert main(["sample", "--tokens", "2"]) == (1 if said else 0)
     assert said in capsys.readouterr().err
     if not said:
@@ -220,13 +218,13 @@ def test_a_large_model_gets_a_workers_node_without_its_accelerators(
         assert set(spec["containers"][0]["resources"]["limits"]) == {"memory"}
         assert (
             spec["containers"][0]["resources"]["requests"]["memory"]
-            == f"{round((place.BASE_GIB + place.COPIES * 32) * 1024)}Mi"
+            == f"{round((model_pod.BASE_GIB + model_pod.COPIES * 32) * 1024)}Mi"
         )
 
 
 def test_a_zero_is_a_value() -> None:
     given = {"step": 0, "temperature": 0.0, "chat": False, "merge": True, "seed": None}
-    assert place.options(**given) == ["--step=0", "--temperature=0.0", "--merge"]
+    assert model_pod.options(**given) == ["--step=0", "--temperature=0.0", "--merge"]
 
 
 def _with(run: Any, **changes: Any) -> Any:

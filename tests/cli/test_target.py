@@ -109,13 +109,13 @@ def test_a_stack_without_a_file_is_said_with_those_that_have_one(capsys: pytest.
 def test_a_home_folder_is_found_where_the_shell_does_not_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def transfer(*given: Any) -> Any:
+    def volume_pod(*given: Any) -> Any:
         asked.append(given)
         raise CommandError("asked")
 
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("cli.upload.volume_of", lambda stack: stack)
-    monkeypatch.setattr("cli.upload.transfer", transfer)
+    monkeypatch.setattr("cli.upload.volume_pod", volume_pod)
     (tmp_path / "book.txt").touch()
     assert main(["upload", "~/book.txt", "--kubeconfig=~/kube", "--stack=a~b"]) == 1
     assert asked == [("a~b", f"{tmp_path}/kube")]

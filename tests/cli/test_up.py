@@ -256,7 +256,7 @@ def test_data_is_uploaded_between_the_volume_and_the_training_in_one_command(
     monkeypatch.setattr("infra.stackfiles.ROOT", tmp_path)
     monkeypatch.setattr("cli.up._resume", lambda stack: 0)
 
-    def send(source: str, stack: str, *given: object) -> None:
+    def send(source: Path, stack: str, *given: object) -> None:
         with typed.open("a") as notes:
             notes.write(f"{Path(source).name} to {given[-1]}\n")
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cli import runs, volume, volume_survey
+from cli import runs, volume
 from cli.__main__ import main
 from cli.cluster import STOPPED, TrainingJob
 from cli.target import Target
-from tests.cli.volume import BESIDE, Seen, Wire, noise, tree
+from tests.cli.volume import Wire, noise, tree
+from trainer import volume as survey
 
 CONFIG = "model: {preset: small, name: ''}\noptimizer: {learning_rate: 0.0006}\n"
 
@@ -67,10 +64,6 @@ def call(
 ) -> Any:
     """A command on the volume here: its exit code, output and error."""
 
-    @contextmanager
-    def transfer(*_: Any) -> Iterator[Any]:
-        yield wire.volume, None, Seen()
-
     def config_maps(*_: Any, **__: Any) -> Any:
         made = [
             {"metadata": each["metadata"], "data": {"training.yaml": each["text"]}} for each in jobs if "text" in each
@@ -84,7 +77,7 @@ def call(
     )
     for module in (volume, runs):
         monkeypatch.setattr(module, "DATA", str(volume_folder))
-        monkeypatch.setattr(module, "transfer", transfer)
+        monkeypatch.setattr(module, "volume_pod", wire.volume_pod)
         monkeypatch.setattr(module, "targets_of", lambda *_: [Target("c", "n", "train", None, {})])
     monkeypatch.setattr(runs, "run_folder", lambda name: f"{volume_folder}/runs/{name}")
     monkeypatch.setattr(TrainingJob, "of", lambda *_: TrainingJob(api, api, "n", "train"))
@@ -150,21 +143,6 @@ def test_a_run_that_somebody_else_wrote_is_listed_all_the_same(planted: str, cal
         code, said, _ = call("runs")
         assert (code, said.splitlines()[1].split()[0]) == (0, "odd")
         assert "\x1b" not in said
-
-
-def test_no_link_is_followed_and_no_fifo_is_opened(call: Any, volume_folder: Path, tmp_path: Path) -> None:
-    secret = noise(tmp_path / "elsewhere" / "status.json", 10)
-    secret.write_text('{"state": "secret"}')
-    folder = a_run(volume_folder, "odd")
-    (folder / "status.json").unlink()
-    (folder / "status.json").symlink_to(secret)
-    os.mkfifo(folder / "DONE")
-    assert "secret" not in call("runs")[1]
-    (volume_folder / "texts").symlink_to(secret.parent)
-    assert "texts  (link)" in call("ls")[1]
-    assert call("ls", "texts/status.json")[0] == 1
-    assert call("rm", "texts", "--yes")[0] == 0
-    assert secret.exists()
 
 
 def test_a_folder_is_listed_and_the_largest_is_first_in_du(call: Any, volume_folder: Path) -> None:
@@ -312,31 +290,15 @@ def test_what_a_job_still_needs_is_never_removed(
 
 def test_what_an_interrupted_removal_leaves_does_not_look_like_a_run(volume_folder: Path) -> None:
     a_run(volume_folder, "old", age=1000)
-    program = "import os, signal, cli.volume_program as p, cli.volume_survey as s\n"
-    program += "p.remove = lambda name, folder: os.stat(name, dir_fd=folder) and os.kill(os.getpid(), signal.SIGKILL)\n"
-    program += f"list(s.remove({str(volume_folder)!r}, 'runs/old'))"
-    subprocess.run([sys.executable, "-c", program], check=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(survey.shutil, "rmtree", lambda _: (_ for _ in ()).throw(OSError("gone")))
+        with pytest.raises(OSError, match="gone"):
+            survey.remove(str(volume_folder), "runs/old")
     assert [path.name for path in (volume_folder / "runs").iterdir()] == [".removed-old"]
-    assert list(volume_survey.runs(str(volume_folder))) == []
+    assert list(survey.runs(str(volume_folder))) == []
     a_run(volume_folder, "old", age=1000)
-    assert [each["name"] for each in volume_survey.remove(str(volume_folder), "runs/old")] == ["runs/old"]
+    assert [each["name"] for each in survey.remove(str(volume_folder), "runs/old")] == ["runs/old"]
     assert list((volume_folder / "runs").iterdir()) == [], "nor what was left before"
-
-
-@pytest.mark.parametrize("name", ["../x", "/etc", "a/../../x", "", ".", "a//b", "runs/./x"])
-def test_the_program_itself_refuses_a_path_out_of_the_volume(name: str, volume_folder: Path) -> None:
-    noise(volume_folder.parent / "x" / "file", 10)
-    with pytest.raises(volume_survey.program.RefusedError, match="give a path below"):
-        list(volume_survey.remove(str(volume_folder), name))
-    assert (volume_folder.parent / "x" / "file").exists()
-
-
-def test_a_link_in_the_place_of_a_folder_leads_nowhere(volume_folder: Path) -> None:
-    victim = noise(volume_folder.parent / "victim" / "mine", 10)
-    (volume_folder / "link").symlink_to(victim.parent)
-    with pytest.raises(volume_survey.program.RefusedError, match="link there is a link or a file"):
-        list(volume_survey.remove(str(volume_folder), "link/mine"))
-    assert victim.exists()
 
 
 def test_an_adapters_base_counts_as_weights(volume_folder: Path) -> None:
@@ -344,37 +306,12 @@ def test_an_adapters_base_counts_as_weights(volume_folder: Path) -> None:
     model = folder / "checkpoints" / "step-00000100" / "model"
     (model / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
     noise(volume_folder / "models" / "org" / "base" / "model.safetensors", 50_000)
-    (found,) = volume_survey.runs(str(volume_folder), "tuned")
+    (found,) = survey.runs(str(volume_folder), "tuned")
     assert found["weights"] == (model / "model.safetensors").stat().st_size + 50_000
     for hostile in ('"../../../etc"', "[1]", '"/etc/passwd"', "{"):
         (model / "adapter_config.json").write_text(f'{{"base_model_name_or_path": {hostile}}}')
-        (found,) = volume_survey.runs(str(volume_folder), "tuned")
+        (found,) = survey.runs(str(volume_folder), "tuned")
         assert found["weights"] == (model / "model.safetensors").stat().st_size
-
-
-def test_the_program_runs_alone_where_the_pod_has_it(volume_folder: Path) -> None:
-    a_run(volume_folder, "one")
-    command = [sys.executable, "-P", volume_survey.__file__, "runs", str(volume_folder)]
-    done = subprocess.run(command, env={**os.environ, **BESIDE}, capture_output=True, text=True, check=True)
-    first, last = map(json.loads, done.stdout.splitlines())
-    assert (first["run"], first["checkpoint"], first["tokenizer"]) == ("one", "step-00000100", "t")
-    assert last == {"complete": True}
-
-
-def test_a_connection_that_breaks_while_something_goes_is_told(
-    call: Any, volume_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a_run(volume_folder, "old", age=1000)
-
-    def lost(*_: Any) -> Iterator[Any]:
-        raise volume.LostError("unexpected EOF")
-        yield
-
-    calls = iter([volume._survey, lambda _: SimpleNamespace(lines=lost)])
-    monkeypatch.setattr(volume, "_survey", lambda v: next(calls)(v))
-    code, _, said = call("rm", "runs/old", "--yes")
-    assert code == 1
-    assert "the connection to the volume broke (unexpected EOF); run `trainyard ls`" in said
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,26 @@
-"""The volume's program and rsync as real processes, behind a `kubectl exec` that counts bytes and breaks on request."""
+"""Pods as processes of this machine, behind a `kubectl exec` that counts bytes and breaks on request."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
-import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cli import CommandError
+from cli.pods import Pod
 from cli.progress import Bar
-from cli.reach import PARTS, PROGRAM
-from cli.transfer import TransferError, Volume
+from infra.stackfiles import ROOT
 
 MB = 1 << 20
-#: In the pod the program's parts lie side by side.
-BESIDE = {"PYTHONPATH": os.pathsep.join(str(part.parent) for part in PARTS)}
 
 EXEC = """
-import json, os, pathlib, signal, subprocess, sys, threading, time
-notes, command = pathlib.Path(sys.argv[1]), sys.argv[2:]
-HELD_AFTER = 8 << 20
+import json, os, pathlib, resource, subprocess, sys, threading
+notes, command = pathlib.Path(sys.argv[1]), sys.argv[sys.argv.index("--") + 1:]
 settings = json.loads((notes / "settings.json").read_text())
 def line(**found):
     with open(notes / "connections.jsonl", "a") as file:
@@ -30,28 +28,23 @@ def line(**found):
 if (notes / "down").exists():
     line(sent=0, received=0)
     sys.exit("Unable to connect to the server: dial tcp: connection refused")
+if limit := settings["largest_file"]:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 there = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
                          env={**os.environ, **settings["environment"]})
 counts = {"sent": 0, "received": 0}
 last = threading.Lock()  # never released: one thread tells the counts and ends the process
-def broken():
-    limit = settings["break_after"]
-    return (notes / "down").exists() or (limit is not None and sum(counts.values()) > limit)
 def end():
     last.acquire()
     line(**counts)
-    if settings["kill"]:  # the pod is gone: no process there ends in its own way
-        os.killpg(there.pid, signal.SIGKILL)
     print("error: unexpected EOF", file=sys.stderr, flush=True)
     os._exit(1)  # closes the pipes
 def pump(source, target, name):
     try:
         while part := os.read(source, 1 << 16):
             counts[name] += len(part)
-            if broken():
+            if settings["break_after"] is not None and sum(counts.values()) > settings["break_after"]:
                 end()
-            while counts[name] > HELD_AFTER and (notes / "held").exists():
-                time.sleep(0.01)
             view = memoryview(part)
             while view:
                 view = view[os.write(target, view):]
@@ -73,17 +66,10 @@ class Seen(Bar):
     """A progress bar that only counts."""
 
     def __init__(self) -> None:
-        self.files, self.done = 0, 0
-        self.size: int | None = None
+        self.files = self.size = self.done = 0
 
-    def total(self, files: int, size: int | None) -> None:
-        self.files, self.size = files, size
-
-    def file(self, name: str) -> None:
-        pass
-
-    def skip(self, size: int) -> None:
-        self.size = (self.size or 0) - size
+    def expect(self, files: int, size: int) -> None:
+        self.files, self.size = self.files + files, self.size + size
 
     def waiting(self, reason: str) -> None:
         pass
@@ -96,22 +82,24 @@ class Seen(Bar):
 
 
 class Wire:
-    """A volume behind EXEC, with counts of bytes and connections."""
+    """A pod behind EXEC, with counts of bytes and connections."""
 
     def __init__(
-        self,
-        notes: Path,
-        program: Path = PROGRAM,
-        break_after: int | None = None,
-        kill: bool = False,
-        **environment: str,
+        self, notes: Path, break_after: int | None = None, largest_file: int | None = None, **environment: str
     ):
         notes.mkdir(exist_ok=True)
         self.notes = notes
-        settings = {"break_after": break_after, "kill": kill, "environment": BESIDE | environment}
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        own = {"PATH": path, "PYTHONPATH": str(ROOT), **environment}
+        settings = {"break_after": break_after, "largest_file": largest_file, "environment": own}
         (notes / "settings.json").write_text(json.dumps(settings))
-        played = (sys.executable, "-c", EXEC, str(notes))
-        self.volume = Volume(played, (sys.executable, str(program)))
+        (notes / "its kubectl").write_text(EXEC)
+        self.pod = Pod((sys.executable, str(notes / "its kubectl"), str(notes)), "pod")
+
+    @contextmanager
+    def volume_pod(self, *_: Any) -> Iterator[tuple[Pod, Seen]]:
+        """In place of cli.pods.volume_pod."""
+        yield self.pod, Seen()
 
     def _connections(self) -> list[dict[str, Any]]:
         file = self.notes / "connections.jsonl"
@@ -130,18 +118,11 @@ class Wire:
         return sum(line["received"] for line in self._connections())
 
 
-def hold(notes: Path) -> Path:
-    """A file in the notes of a Wire: while it exists, no more than 8 MB pass in a direction."""
-    notes.mkdir()
-    (notes / "held").touch()
-    return notes / "held"
-
-
 def told(action: Callable[[], object]) -> str:
-    """What a failed transfer says; empty when it succeeds."""
+    """What a failed copy says; empty when it succeeds."""
     try:
         action()
-    except TransferError as error:
+    except CommandError as error:
         return str(error)
     return ""
 
@@ -158,18 +139,6 @@ def tree(folder: Path) -> dict[str, bytes]:
     for here, _, names in os.walk(folder):
         found |= {str(p.relative_to(folder)): p.read_bytes() for n in names if not (p := Path(here, n)).is_symlink()}
     return found
-
-
-def plant(path: Path, victim: Path, kind: str) -> None:
-    """Put a link, another name of a file, or a FIFO in the place of whatever is there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "hard link":
-        path.hardlink_to(victim)
-    else:
-        path.symlink_to(victim)
 
 
 def save(run: Path, step: int) -> None:

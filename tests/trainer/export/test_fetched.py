@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from cli import fetch
+from cli.runs import run_of
 from tests.cli.volume import Seen, Wire
 from tests.trainer.export.test_use import Capture, evaluated, fails, newest, run
 from tests.trainer.processes import start_round
-from trainer import report, sample
+from trainer import report, sample, volume
 from trainer.export import __main__ as export
 from trainer.export import runs
 
@@ -20,8 +21,9 @@ __all__ = ["run"]  # a fixture
 
 @pytest.fixture
 def fetched(run: Path, tmp_path: Path) -> Path:
-    volume, folder = Wire(tmp_path / "wire").volume, tmp_path / "here" / "opticks"
-    fetch.bring(volume, str(run), fetch.select(volume.find(str(run)).files, str(run), False)[0], folder, Seen())
+    pod, folder = Wire(tmp_path / "wire").pod, tmp_path / "here" / "opticks"
+    told: Any = {"run": run.name, "checkpoints": volume.checkpoints(run)}
+    fetch.bring_run(pod, str(run), run_of(told, {}), folder, Seen(), False)
     assert not (folder / "checkpoints").exists()
     return folder
 

@@ -1,0 +1,119 @@
+"""A pod with room for a run's model, in which a command of the trainer runs: this machine needs no torch.
+
+A small model is read in the stack's warm pod, beside what trains; one that is larger gets a pod on a worker's node,
+without its accelerators: it is read and written on the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from cli import CommandError
+from cli.cluster import TrainingJob
+from cli.evaluate import POD_FIELDS
+from cli.pods import Change, Pod, volume_pod
+from cli.progress import Bar
+from cli.runs import Run, trained
+from cli.target import Target
+from trainer.plain import plain
+from workloads.layout import ACCESS_GIB, CONSUMES, run_folder
+
+BASE_GIB, COPIES = 0.8, 1.7
+"""Memory of Python with torch and transformers, and of a model over its weights: 0.72 GiB for a tiny model; for GPT-2
+with 0.46 GiB of them 1.25 to sample and 1.47 to export in bf16 (one core, largest resident set, 2026-11-25)."""
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class ModelPod:
+    """A pod in which the trainer's commands run on a run."""
+
+    pod: Pod
+    bar: Bar
+    run: Run
+    folder: str
+    """Of the run, in the pod."""
+
+    def process(self, module: str, *options: str) -> contextlib.AbstractContextManager[Any]:
+        """A module of the trainer as a process that has ended well when the block has. Raises CommandError."""
+        return self.pod.process("python", "-m", module, "--run", self.folder, *options)
+
+    def call(self, module: str, *options: str, text: str = "", say: bool = True) -> None:
+        """Run a module of the trainer, `text` its stdin, and print its lines if `say`. Raises CommandError."""
+        with self.process(module, *options) as process:
+            self.bar.waiting("the pod reads the model")
+            process.stdin.write(text.encode("utf-8", "surrogateescape"))
+            process.stdin.close()
+            for line in process.stdout:
+                if not say:
+                    continue
+                self.bar.pause()
+                print(plain(line.decode("utf-8", "replace").rstrip("\n")), flush=True)
+
+
+@contextlib.contextmanager
+def model_pod(
+    target: Target, kubeconfig: str | None, name: str | None, environment: list[dict[str, Any]] | None = None
+) -> Iterator[ModelPod]:
+    """A pod for the stack's run, or for another of the volume, with further variables. Raises CommandError."""
+    folder = run_folder(name) if name else str(target.run_directory)
+    given: Change | None = (lambda spec: _change(spec, environment=environment)) if environment else None
+    with contextlib.ExitStack() as opened:
+        pod, bar = opened.enter_context(volume_pod(target, kubeconfig, given))
+        run = trained(pod, folder)
+        needed = BASE_GIB + COPIES * run.weights / GIB
+        if needed > ACCESS_GIB:
+            worker = _with_room(target, kubeconfig, needed)
+            opened.close()
+            change: Change = lambda spec: _change(spec, worker, needed, environment)  # noqa: E731
+            pod, bar = opened.enter_context(volume_pod(target, kubeconfig, change))
+        yield ModelPod(pod, bar, run, folder)
+
+
+def _change(
+    spec: dict[str, Any],
+    worker: dict[str, Any] | None = None,
+    memory: float = ACCESS_GIB,
+    environment: list[dict[str, Any]] | None = None,
+) -> None:
+    container = spec["containers"][0]
+    for kind in ("requests", "limits"):
+        container["resources"][kind]["memory"] = f"{round(memory * 1024)}Mi"
+    container["env"] = [*(container.get("env") or []), *(environment or [])]
+    if worker:
+        spec |= {key: worker[key] for key in POD_FIELDS[:3] if key in worker}
+
+
+def _with_room(target: Target, kubeconfig: str | None, needed: float) -> dict[str, Any]:
+    """The specification of a worker's pod. Raises CommandError where the model does not fit there."""
+    how = f"the model needs {needed:.0f} GiB of memory"
+    worker = worker_pod(target, kubeconfig, how, "`trainyard fetch` it")
+    allowed = str(worker["containers"][0]["resources"]["limits"]["memory"])
+    if allowed.endswith("Mi") and needed > int(allowed.removesuffix("Mi")) / 1024:
+        raise CommandError(
+            f"{how}, a worker has {int(allowed[:-2]) / 1024:.0f} (workers.memoryGib); `trainyard fetch` it"
+        )
+    return worker
+
+
+def worker_pod(target: Target, kubeconfig: str | None, what: str, remedy: str) -> dict[str, Any]:
+    """The specification of a worker's pod. Raises CommandError where workers' nodes come for a training alone."""
+    job, _ = TrainingJob.of(target, kubeconfig).read()
+    template = job["spec"]["template"]
+    if CONSUMES in (template["metadata"].get("annotations") or {}):
+        raise CommandError(
+            f"{what}, and the stack gets its nodes for a training alone (nodes.consumption queued); {remedy}"
+        )
+    return template["spec"]
+
+
+def options(**given: Any) -> list[str]:
+    """Options of a module, of those that are given: True for one without a value."""
+    words: list[str] = []
+    for name, value in given.items():
+        flag = f"--{name.replace('_', '-')}"
+        words += [] if value is None or value is False else [flag] if value is True else [f"{flag}={value}"]
+    return words

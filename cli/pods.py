@@ -1,0 +1,267 @@
+"""The pods in which a stack's commands run, from its image and with its volume.
+
+One pod of a stack stays warm: the first command makes it, the next find it, and it ends by itself when nothing has run
+in it for some minutes (trainer/volume.py). A command that needs another place, more memory or a secret has a pod of its
+own for as long as it runs. Everything goes through the API server with the rights of the user's kubeconfig, as `kubectl
+exec`: nothing listens outside the cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from subprocess import PIPE
+from typing import IO, Any
+
+import urllib3.exceptions
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+
+from cli import CommandError, last_line
+from cli.cluster import as_json, asking, connect, why_waiting
+from cli.programs import find
+from cli.progress import Bar
+from cli.target import Target
+from trainer.plain import plain
+from workloads.layout import VOLUME_ACCESS
+
+#: Label of our pods, by which the next command removes those that ended.
+LABEL = "trainyard/volume-access"
+START_SECONDS = 300
+"""A node's first pull of the image is several gigabytes."""
+COMMAND_SECONDS = 300
+ENDED = "command terminated with exit code"
+"""Begins what kubectl adds to the words of a command that failed."""
+Change = Callable[[dict[str, Any]], None]
+"""What changes the specification of a pod."""
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod in which commands run."""
+
+    kubectl: tuple[str, ...]
+    """kubectl with the context and namespace."""
+    name: str
+
+    def command(self, *words: str, tty: bool = False) -> list[str]:
+        """The command of this machine that runs one in the pod, with its streams and exit code."""
+        return [*self.kubectl, "exec", "-it" if tty else "-i", self.name, "--", *words]
+
+    def run(self, *words: str) -> tuple[int, str]:
+        """Run a command to its end; return its exit code, and its output or, where it failed, what it says of it."""
+        try:
+            done = subprocess.run(
+                self.command(*words),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=COMMAND_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return 1, f"{' '.join(words)}: not done after {COMMAND_SECONDS} s"
+        output, said = (each.decode("utf-8", "replace") for each in (done.stdout, done.stderr))
+        return done.returncode, output if done.returncode == 0 else "\n".join([output, *words_of(said)])
+
+    def ask(self, *arguments: str) -> list[dict[str, Any]]:
+        """What `python -m trainer.volume` tells. Raises CommandError."""
+        code, text = self.run("python", "-m", "trainer.volume", *arguments)
+        if code:
+            _refuse_old_image(text, "trainer.volume")
+            raise CommandError(plain(last_line(text)))
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise CommandError("the connection to the cluster broke; run the same command again") from None
+
+    @contextmanager
+    def process(self, *words: str) -> Iterator[Any]:
+        """A command with pipes to it, which has ended well when the block has. Raises CommandError with its reason."""
+        with tempfile.TemporaryFile() as said:
+            broken = False
+            with started(self.command(*words), stdin=PIPE, stdout=PIPE, stderr=said) as process:
+                try:
+                    yield process
+                except BrokenPipeError:  # it says why
+                    broken = True
+                code = process.wait()
+            said.seek(0)
+            lines = words_of(said.read().decode("utf-8", "replace"))
+        _refuse_old_image("\n".join(lines), words[2])
+        if code or broken:
+            raise CommandError(lines[-1] if lines else f"{words[2]} ended with {code}")
+        for line in lines:
+            if line.startswith("note: "):
+                print(line, file=sys.stderr)
+
+    @contextmanager
+    def scratch(self) -> Iterator[str]:
+        """A new folder of the pod, outside the volume, which then goes: other commands use the pod too."""
+        folder = f"/tmp/{uuid.uuid4().hex}"
+        try:
+            yield folder
+        finally:
+            self.run("rm", "-rf", folder)
+
+
+def words_of(said: str) -> list[str]:
+    """The lines of an error output that say something, made plain."""
+    return [plain(line) for line in said.splitlines() if line.strip() and not line.startswith(ENDED)]
+
+
+def _refuse_old_image(said: str, module: str) -> None:
+    if said.strip().endswith(f"No module named {module}"):
+        raise CommandError(f"the stack's image is older than {module}; `pulumi up` builds one that has it")
+
+
+@contextmanager
+def started(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block."""
+    process: Any = subprocess.Popen(command, **options)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        pipes: list[IO[bytes]] = [pipe for pipe in (process.stdin, process.stdout) if pipe]
+        for pipe in pipes:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+        process.wait()
+
+
+def kubectl_of(target: Target, kubeconfig: str | None) -> tuple[str, ...]:
+    """The beginning of a kubectl command in the namespace of a training. Raises CommandError without kubectl."""
+    file = kubeconfig or target.kubeconfig
+    place = (f"--context={target.context}", f"--namespace={target.namespace}")
+    return (find("kubectl"), *((f"--kubeconfig={file}",) if file else ()), *place)
+
+
+@contextmanager
+def volume_pod(target: Target, kubeconfig: str | None, change: Change | None = None) -> Iterator[tuple[Pod, Bar]]:
+    """The stack's warm pod, or with a `change` one of the command's own, and a progress bar.
+
+    `change` gives the pod other resources, another place or more environment than the stack's template. Raises
+    CommandError: the stack has no PodTemplate, the pod does not start, or Ctrl-C ended the command.
+    """
+    kubectl_of(target, kubeconfig)  # told before anything is shown
+    try:
+        with Bar() as bar:
+            if change is None:
+                yield warm_pod(target, kubeconfig, bar.waiting), bar
+            else:
+                with own_pod(target, kubeconfig, bar.waiting, change) as pod:
+                    yield pod, bar
+    except KeyboardInterrupt:
+        raise CommandError("interrupted; run the same command again", code=130) from None
+
+
+def warm_pod(target: Target, kubeconfig: str | None, waiting: Callable[[str], None]) -> Pod:
+    """The pod that the stack's commands share, made where none runs. Its name has a digest of the template, so that one
+    of an older image is left to end by itself.
+    """
+    kubectl, core = kubectl_of(target, kubeconfig), _core(target, kubeconfig)
+    template = _template(core, target.namespace)
+    digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:8]
+    pod = Pod(kubectl, f"{VOLUME_ACCESS}-{digest}")
+    _start(core, target.namespace, pod.name, template, waiting)
+    return pod
+
+
+@contextmanager
+def own_pod(
+    target: Target, kubeconfig: str | None, waiting: Callable[[str], None], change: Change = lambda spec: None
+) -> Iterator[Pod]:
+    """A pod of the command's own, which is removed at the end."""
+    kubectl, core = kubectl_of(target, kubeconfig), _core(target, kubeconfig)
+    template = _template(core, target.namespace)
+    change(template["spec"])
+    pod = Pod(kubectl, f"{VOLUME_ACCESS}-{uuid.uuid4().hex[:12]}")
+    try:
+        _start(core, target.namespace, pod.name, template, waiting)
+        yield pod
+    finally:
+        with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
+            core.delete_namespaced_pod(pod.name, target.namespace, grace_period_seconds=1)
+
+
+def _core(target: Target, kubeconfig: str | None) -> client.CoreV1Api:
+    return client.CoreV1Api(connect(target.context, kubeconfig or target.kubeconfig))
+
+
+def _template(core: client.CoreV1Api, namespace: str) -> dict[str, Any]:
+    name = f"{namespace}/{VOLUME_ACCESS}"
+    with asking(f"PodTemplate {name}", missing=f"the stack has no PodTemplate {name}; `pulumi up` brings it"):
+        return as_json(core.read_namespaced_pod_template, VOLUME_ACCESS, namespace)["template"]
+
+
+def _start(
+    core: client.CoreV1Api, namespace: str, name: str, template: dict[str, Any], waiting: Callable[[str], None]
+) -> None:
+    """Wait until the pod of that name runs, and make it where there is none."""
+    what = f"pod {namespace}/{name}"
+    labels = {**template["metadata"]["labels"], LABEL: "true"}
+    made: Any = {"metadata": {"name": name, "labels": labels}, "spec": template["spec"]}
+    end, own = time.monotonic() + START_SECONDS, False
+    while True:
+        found = _find(core, namespace, name)
+        phase = found["status"].get("phase") if found else None
+        going = bool(found) and (phase in ("Succeeded", "Failed") or "deletionTimestamp" in found["metadata"])
+        if phase == "Running" and not going:
+            return
+        if found and own and going:
+            raise CommandError(f"{what} ended at once: {last_words(found)}")
+        if going:
+            _remove_ended(core, namespace)
+        if not found:
+            with asking(what, verb="make"):
+                try:
+                    core.create_namespaced_pod(namespace, made)
+                    own = True
+                except ApiException as error:
+                    if error.status != 409:  # another command has made it
+                        raise
+            continue
+        reason = why_waiting([found])
+        if time.monotonic() > end:
+            raise CommandError(f"{what} does not start: {reason}")
+        waiting(reason)
+        time.sleep(0.2)
+
+
+def _find(core: client.CoreV1Api, namespace: str, name: str) -> dict[str, Any]:
+    """The pod of that name; empty: there is none."""
+    with asking(f"pod {namespace}/{name}"):
+        try:
+            return as_json(core.read_namespaced_pod, name, namespace)
+        except ApiException as error:
+            if error.status != 404:
+                raise
+            return {}
+
+
+def last_words(pod: dict[str, Any]) -> str:
+    for status in pod["status"].get("containerStatuses") or []:
+        ended = status.get("state", {}).get("terminated", {})
+        if ended:
+            said = str(ended.get("message") or "").strip()
+            return said or str(ended.get("reason") or f"exit code {ended.get('exitCode')}")
+    return str(pod["status"].get("message") or pod["status"].get("reason") or "no reason given")
+
+
+def _remove_ended(core: client.CoreV1Api, namespace: str) -> None:
+    """Remove the pods that ended."""
+    for phase in ("Succeeded", "Failed"):
+        with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
+            core.delete_collection_namespaced_pod(
+                namespace, label_selector=f"{LABEL}=true", field_selector=f"status.phase={phase}"
+            )

@@ -1,0 +1,185 @@
+"""Copy files between this machine and the shared volume with rsync, whose remote shell is `kubectl exec`.
+
+A file appears under its name when it is whole and on the disk; until then it is in a hidden folder beside it, from
+which the next attempt goes on. A lost connection is made again. The other end is not trusted: rsync checks the names
+that it sends against what was asked for (--trust-sender is never given), and neither links nor devices are created.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypeVar
+
+from cli import CommandError
+from cli.pods import Pod, started, words_of
+from cli.programs import find_rsync
+from cli.progress import Bar
+from trainer.plain import plain
+
+PATIENCE_SECONDS = 60.0
+"""Seconds without progress, over several connections, before the error is reported."""
+PAUSE_SECONDS = 1.0
+"""Between two attempts."""
+SILENCE_SECONDS = 120
+"""After which either end gives a connection up."""
+HOST = "volume="
+"""rsync's remote host: kubectl knows the pod, so `env` there takes this word as the name of an empty variable."""
+OPTIONS = (
+    *("--recursive", "--times", "--modify-window=-1", "--omit-dir-times", "--no-links", "--chmod=D755,F644", "--fsync"),
+    *("--partial-dir=.incomplete", "--mkpath", "--no-inc-recursive", f"--timeout={SILENCE_SECONDS}"),
+    *("--secluded-args", "--blocking-io", "--8-bit-output", "--outbuf=L", "--no-human-readable"),
+    *("--info=progress2,stats2,nonreg1", "--out-format="),
+)
+FINAL = (1, 2, 3, 4, 6, 11, 13, 14, 20, 21, 22, 23, 24, 25)
+"""Exit codes of rsync after which another attempt would fail the same way; others are those of a lost connection."""
+EMPTY = ("rsync error:", "rsync: connection unexpectedly closed")
+"""Beginnings of lines that say only that there was an error."""
+T = TypeVar("T")
+
+
+class LostError(Exception):
+    """The connection broke, or the other end is not there yet."""
+
+
+@dataclass
+class Copied:
+    """What one rsync has copied, or would copy."""
+
+    files: int = 0
+    bytes: int = 0
+    left_out: tuple[str, ...] = ()
+    """Links, FIFOs and devices."""
+
+
+def send(pod: Pod, source: Path, names: list[str], folder: str, bar: Bar) -> Copied:
+    """Send files below the folder `source` to a folder of the volume. Raises CommandError."""
+    before = {name: _state(source / name) for name in names}
+    # Links among the names were followed, and checked, when the list was made.
+    options = ("--copy-links", "--files-from=-", "--from0", f"{source}/", f"{HOST}:{folder}/")
+    copied = _copy(pod, options, folder, bar, names)
+    for name, state in before.items():
+        if _state(source / name) != state:
+            raise CommandError(f"{source / name}: changed while it was sent; run the same command again")
+    return copied
+
+
+def bring(pod: Pod, remote: str, folder: Path, bar: Bar, *filters: str) -> Copied:
+    """Fetch a folder of the pod to one of this machine, by rsync's filters, no hidden names. Raises CommandError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    options = ("--exclude=.*", *filters, f"{HOST}:{remote}/", f"{folder.resolve()}/")
+    return _copy(pod, options, remote, bar, room=folder)
+
+
+def _state(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror}; run the same command again") from None
+    return status.st_size, status.st_mtime_ns
+
+
+def _copy(
+    pod: Pod, options: tuple[str, ...], what: str, bar: Bar, names: Iterable[str] = (), room: Path | None = None
+) -> Copied:
+    """Ask rsync what is to be copied, then let it. `room`: a folder of this machine whose disk must hold it."""
+    shell = shlex.join([*pod.command("env")])
+    command = [find_rsync(), f"--rsh={shell}", *OPTIONS]
+    listed = b"".join(os.fsencode(name) + b"\0" for name in names)
+    planned = _patiently(lambda _: _rsync([*command, "--dry-run", *options], listed, lambda moved: None), what)
+    if room and planned.bytes > (free := shutil.disk_usage(room).free):
+        raise CommandError(f"{room}: {planned.bytes / 1e9:,.1f} GB are to come, {free / 1e9:,.1f} GB are free")
+    if not planned.files:
+        return planned
+    bar.expect(planned.files, planned.bytes)
+    done = 0
+
+    def attempt(alive: Callable[[], None]) -> None:
+        nonlocal done
+        before = done
+
+        def advance(moved: int) -> None:
+            nonlocal done
+            alive()
+            more = max(done, min(before + moved, planned.bytes)) - done
+            done += more
+            bar.advance(more)
+
+        _rsync([*command, *options], listed, advance)
+
+    _patiently(attempt, what)
+    bar.advance(planned.bytes - done)
+    return planned
+
+
+def _rsync(command: list[str], listed: bytes, advance: Callable[[int], None]) -> Copied:
+    """Run rsync to its end; `advance` is told the bytes so far. Raises CommandError, and LostError."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")}
+    found, left_out, moved = Copied(), list[str](), 0
+    with tempfile.TemporaryFile() as names, tempfile.TemporaryFile() as said:
+        names.write(listed)
+        names.seek(0)
+        with started(command, env={**own, "LC_ALL": "C"}, stdin=names, stdout=subprocess.PIPE, stderr=said) as process:
+            assert process.stdout
+            for line in _pieces(process.stdout):
+                if progress := re.match(r" *(\d+) +\d+%", line):
+                    if int(progress[1]) > moved:
+                        advance(moved := int(progress[1]))
+                elif count := re.match(r"Number of regular files transferred: (\d+)", line):
+                    found.files = int(count[1])
+                elif size := re.match(r"Total transferred file size: (\d+)", line):
+                    found.bytes = int(size[1])
+                elif odd := re.match(r'skipping non-regular file "(.*)"', line):
+                    left_out.append(plain(odd[1]))
+            code = process.wait()
+        said.seek(0)
+        lines = words_of(said.read().decode("utf-8", "replace"))
+    found.left_out = tuple(sorted(left_out))
+    if code == 0:
+        return found
+    if code in (-2, 20):
+        raise KeyboardInterrupt
+    telling = (line for line in lines if not line.startswith(EMPTY) and "Broken pipe" not in line)
+    reason = next(telling, "no reason given").removeprefix("rsync: ")
+    if "(NotFound)" in reason or "completed pod" in reason:
+        raise CommandError(f"the pod on the volume is gone ({reason}); run the same command again")
+    if code not in FINAL:
+        raise LostError(reason)
+    raise CommandError(f"{reason}; run the same command again, it continues where it stopped")
+
+
+def _pieces(stream: IO[bytes]) -> Iterator[str]:
+    """The lines of a stream, and what comes before each carriage return: rsync redraws its progress."""
+    rest = b""
+    while part := os.read(stream.fileno(), 1 << 16):
+        *lines, rest = re.split(rb"[\r\n]", rest + part)
+        yield from (line.decode("utf-8", "replace") for line in lines)
+
+
+def _patiently(attempt: Callable[[Callable[[], None]], T], what: str) -> T:
+    """Try again while the connection breaks, until nothing has come through for a while."""
+    broken: float | None = None
+
+    def alive() -> None:
+        nonlocal broken
+        broken = None
+
+    while True:
+        try:
+            return attempt(alive)
+        except LostError as error:
+            broken = broken or time.monotonic()
+            if time.monotonic() - broken > PATIENCE_SECONDS:
+                raise CommandError(
+                    f"the connection to the volume is lost ({what}): {error}; run the same command again: it continues "
+                    "where it stopped"
+                ) from None
+            time.sleep(PAUSE_SECONDS)
