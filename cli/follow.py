@@ -34,7 +34,7 @@ from cli.cluster import (
 from cli.logs import lines
 from cli.progress import LONGEST, Board, time_to_go
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, is_local
-from cli.training_status import Incident, ends_of_pods
+from cli.training_status import ends_of_pods
 from trainer.contract import EXIT_DONE, EXIT_FATAL
 from trainer.plain import counted, plain
 from trainer.record import figures
@@ -103,9 +103,8 @@ class JobWatch:
         self._lines: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self._followed: set[str] = set()
         self._finished: set[str] = set()
-        self._waiting = ""
-        self._ended: set[Incident] = set()
-        """What was told of pods that ended."""
+        self._told: set[str] = set()
+        """What was so at the look before."""
         self._newest: dict[str, str] = {}
         """Pod -> time stamp of its newest line."""
 
@@ -132,8 +131,9 @@ class JobWatch:
             run = any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
             board.look("" if run else why_waiting(pods, "" if pods else self.job.refusal()))
             self._look_at_nodes(board, pods)
-            self._tell_ends(board, pods)
-            self._tell_waiting(board, waiting(pods) if run else "")
+            # How pods ended, which their own logs do not say, and which workers wait while others train.
+            ends = [f"{each.who}: {each.cause}" for each in ends_of_pods(pods)]
+            self._tell(board, [*ends, text] if run and (text := waiting(pods)) else ends)
             ended = outcome(job, pods)
             # The last lines arrive a moment after the Job's end is seen.
             self._drain(board, POLL_SECONDS)
@@ -168,18 +168,12 @@ class JobWatch:
             board.print(f"node {node} answers again, or its pods are replaced")
         self._silent = silent
 
-    def _tell_ends(self, board: Board, pods: list[dict[str, Any]]) -> None:
-        """Say which pods were taken away, and how they ended: their own logs do not."""
-        for each in ends_of_pods(pods):
-            if each not in self._ended:
-                self._ended.add(each)
-                board.print(f"{each.who}: {each.cause}", "yellow")
-
-    def _tell_waiting(self, board: Board, text: str) -> None:
-        """Say once which workers wait while others train."""
-        if text and text != self._waiting:
-            board.print(text, "yellow")
-        self._waiting = text
+    def _tell(self, board: Board, told: list[str]) -> None:
+        """Say what was not so at the look before."""
+        for text in told:
+            if text not in self._told:
+                board.print(text, "yellow")
+        self._told = set(told)
 
     def _follow_logs(self, pods: list[dict[str, Any]]) -> bool:
         """Read the logs that are not read already or to their end; return whether there were any."""

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from cli.cluster import TrainingJob
 from cli.follow import JobWatch
 from cli.progress import Board
+from tests.cli.test_follow import Api, job
 from tests.cli.test_status import content, pod, seconds
 from trainer import record
 
@@ -71,11 +73,12 @@ def test_warnings_of_libraries_are_one_counted_line() -> None:
     ]
 
 
-def test_how_a_pod_ended_is_told_once() -> None:
-    told: list[str] = []
-    board: Any = SimpleNamespace(print=lambda text, style: told.append(text))
-    watch = JobWatch(SimpleNamespace())  # pyrefly: ignore[bad-argument-type]
+def test_how_a_pod_ended_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.05)
     killed = pod(1, "Failed", {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-11-21T12:25:00Z"})
-    for look in ([pod(0), pod(1)], [pod(0), killed], [pod(0), killed], [pod(0), pod(1, name="later")]):
-        watch._tell_ends(board, look)
+    pods = [[pod(0), pod(1)], [pod(0), killed], [pod(0), killed], [pod(0), pod(1, name="later")]]
+    api: Any = Api([*(({"status": {}}, look) for look in pods), (job("Complete"), pods[-1])], [])
+    told: list[str] = []
+    board: Any = SimpleNamespace(look=lambda _: None, line=lambda *_: None, print=lambda text, style: told.append(text))
+    JobWatch(TrainingJob(api, api, "n", "j")).follow(board)
     assert told == ["train-small-1-1-abcde: ended with 137: OOMKilled"]

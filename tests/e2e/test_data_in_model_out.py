@@ -105,7 +105,7 @@ def test_the_run_comes_to_this_machine_with_model_metrics_and_report(stack: Stac
     assert GPT2LMHeadModel.from_pretrained(folder / "model").config.n_layer == 2
     page = seen(f"file://{folder}/report/index.html")
     assert NAME in page
-    assert "Curves" in page
+    assert "Charts" in page
 
 
 def test_tensorboard_opens_with_the_run(stack: Stack) -> None:

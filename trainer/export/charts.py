@@ -143,20 +143,13 @@ def step_time(runs: list[Run]) -> Chart:
 
 
 def split(run: Run) -> dict[str, float] | None:
-    """Mean seconds of each part of a step over the run, weighted by steps; None where the run did not measure."""
-    lines = [line for line in run.lines if line.get("step_seconds") is not None]
-    if not lines:
+    """Mean seconds of each part of a step; None where the run did not measure."""
+    whole = run.mean("step_seconds")
+    if whole is None:
         return None
-    total, before, sums = 0, 0, dict.fromkeys(PARTS, 0.0)
-    for line in lines:
-        steps = int(line["step"]) - before
-        total, before = total + steps, int(line["step"])
-        parts = {name: float(line.get(f"{name}_seconds") or 0.0) for name in PARTS}
-        inner = parts["compute"] + parts["communication"] + parts["data"]
-        parts["other"] = max(0.0, float(line["step_seconds"]) - inner)
-        for name, value in parts.items():
-            sums[name] += value * steps
-    return {name: value / max(1, total) for name, value in sums.items()}
+    parts = {name: run.mean(f"{name}_seconds") or 0.0 for name in PARTS}
+    parts["other"] = max(0.0, whole - parts["compute"] - parts["communication"] - parts["data"])
+    return parts
 
 
 def thinned(points: Series, most: int) -> Series:
