@@ -25,7 +25,7 @@ from cli.target import PROOF, known
 from infra.clouds import cloud_of
 from infra.config import ConfigError, StackConfig
 from infra.cost import dollars, estimate
-from infra.draft import Draft, lent
+from infra.new_stack import NewStack, lent
 from infra.parse import cluster_kind, parse
 from infra.speed import facts, tokens_of
 from infra.stackfiles import NODE_CONTEXT, ROOT, stack_file_values, stacks
@@ -81,74 +81,56 @@ def init(
     registry: Annotated[str | None, _option("REGISTRY", "What that cluster pulls from, such as ghcr.io/you.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file of a stack that is there.")] = False,
 ) -> None:
-    ask = Questions()
     name = ask(name, "NAME", "Name of the stack", lambda said: free(said, force))
     if like is None and sys.stdin.isatty():
         print("\n".join(["Stacks whose machines it can have:", *map(offer, stacks())]), file=sys.stderr)
     like = ask(like, "--like", "Machines like those of which stack", known)
-    kind = cluster_kind(stack_file_values(like)) if like else ""
     question = "Model: a name on the Hugging Face hub, a folder, or none for a GPT-2 from scratch"
-    model, weights = ask(model, "", question, read_model, SCRATCH)
+    model, weights = ask(model, "--model", question, read_model, default=SCRATCH)
     question = "Data: a file or folder of this machine, hf:NAME, an address, or sample"
     found = ask(data, "--data", question, lambda said: read_data(said, tokens))
     own: dict[str, Any] = {"image": {"registry": registry}} if registry else {}
 
-    def with_own(section: str, key: str, listed: bool = False) -> Callable[[str], dict[str, Any]]:
-        def check(said: str) -> dict[str, Any]:
-            given = {section: {key: [said] if listed else said}}
-            lent(str(like), given, str(name))
-            return given
+    def checked(values: dict[str, Any]) -> dict[str, Any]:
+        lent(str(like), values, str(name))
+        return values
 
-        return check
-
+    kind = cluster_kind(stack_file_values(str(like)))
     if kind == "gke":
         question = "Google Cloud project (`gcloud projects list`)"
-        own |= ask(project, "--project", question, with_own("gke", "project")) or {}
+        own |= ask(project, "--project", question, lambda said: checked({"gke": {"project": said}}))
     elif kind == "eks":
         question = "Who may reach the cluster: this machine's address (`curl https://checkip.amazonaws.com`) with /32"
-        own |= ask(address, "--address", question, with_own("eks", "apiAllowedCidrs", listed=True)) or {}
+        own |= ask(address, "--address", question, lambda said: checked({"eks": {"apiAllowedCidrs": [said]}}))
     else:  # two stacks on one cluster need two namespaces
         own["cluster"] = {"namespace": name, **({"context": context} if context else {})}
-    ask.refuse()
-    task = task or ("finetune" if found.talks else "language_model")
+    task = task or ("finetune" if found.longest else "language_model")
     asked: dict[str, Any] = {"name": name, "like": like, "own": own, "model": model, "weights": weights, "task": task}
-    longest = found.longest if task == "finetune" else 0
-    draft = Draft(**asked, passes=epochs, input=found.input, tokens=found.tokens, longest=longest)
-    draft, text, config = draft.fitting()
+    asked["longest"] = found.longest if task == "finetune" else 0
+    made, text, config = NewStack(**asked, passes=epochs, input=found.input, tokens=found.tokens).write()
     file = ROOT / f"Pulumi.{name}.yaml"
     file.write_text(text + secrets_of(file), "utf-8")
-    tell(draft, config, found)
+    tell(made, config, found)
 
 
-class Questions:
-    """Asks for what is not given, until the answer is right; where nobody can be asked, refuses all that is missing."""
+def ask(given: str | None, flag: str, question: str, check: Callable[[str], Any], default: str | None = None) -> Any:
+    """What `check` makes of a value: of an answer on a terminal, until it is right, where none is given.
 
-    def __init__(self) -> None:
-        self._missing: list[str] = []
+    Raises:
+        CommandError: nobody can be asked, and there is no default.
+    """
 
-    def __call__(
-        self, given: str | None, flag: str, question: str, check: Callable[[str], Any], default: str | None = None
-    ) -> Any:
-        """What `check` makes of the answer. `flag`: what to give in a pipe; empty: then it is the default."""
+    def checked(said: str) -> Any:
+        try:
+            return check(said.strip())
+        except (CommandError, ConfigError) as error:
+            raise typer.BadParameter(plain(str(error))) from None
 
-        def checked(said: str) -> Any:
-            try:
-                return check(said.strip())
-            except (CommandError, ConfigError) as error:
-                raise typer.BadParameter(plain(str(error))) from None
-
-        if given is not None:
-            return check(given)
-        if sys.stdin.isatty():
-            return typer.prompt(question, default=default, err=True, value_proc=checked)
-        if default is not None:
-            return check(default)
-        self._missing.append(flag)
-        return None
-
-    def refuse(self) -> None:
-        if self._missing:
-            raise CommandError(f"missing: {', '.join(self._missing)}; give it, or answer on a terminal", code=2)
+    if given is None and sys.stdin.isatty():
+        return typer.prompt(question, default=default, err=True, value_proc=checked)
+    if (said := default if given is None else given) is None:
+        raise CommandError(f"missing: {flag}; give it, or answer on a terminal", code=2)
+    return check(said)
 
 
 def free(name: str, force: bool) -> str:
@@ -219,10 +201,6 @@ class Data:
     longest: int = 0
     """Tokens of the longest conversation, at most; 0: there is none."""
 
-    @property
-    def talks(self) -> bool:
-        return self.longest > 0
-
 
 def read_data(given: str, tokens: int | None) -> Data:
     """Raises CommandError for a file that is not there."""
@@ -269,48 +247,38 @@ def longest_conversation(path: Path) -> int:
     return round(size / facts()["bytes_per_token"]["least"])
 
 
-def tell(draft: Draft, config: StackConfig, data: Data) -> None:
+def tell(made: NewStack, config: StackConfig, data: Data) -> None:
     """Say what the training should take, and what to type next."""
-    size, hours, bill = config.training.tokens_per_step, draft.hours(config), estimate(config)
-    length = config.training.sequence_length
-    steps = f"about {rounded(draft.steps)} steps" if draft.steps else "steps"
-    unknown = f"unknown, as the size of {draft.model if data.tokens else 'the data'} is"
-    cost = "nothing but this machine's power" if config.cluster.context == NODE_CONTEXT else "the cluster's owner pays"
+    training, hours, bill = config.training, made.hours(config), estimate(config)
+    here = config.cluster.context == NODE_CONTEXT
+    steps = f"about {rounded(made.steps)} steps" if made.steps else "steps"
+    time = f"unknown, as the size of {made.model if data.tokens else 'the data'} is"
+    cost = "nothing but this machine's power" if here else "the cluster's owner pays"
+    if hours:
+        low, high = hours
+        span = f"{60 * low:.0f} to {60 * high:.0f} minutes" if high < 2 else f"{low:,.1f} to {high:,.1f} hours"
+        time = f"about {span} by arithmetic (infra/speed.yaml), once it trains"
     if bill is not None:
         cost = f"{dollars(bill.at_full)} USD an hour at full size, {dollars(bill.at_rest)} at rest, by list prices"
         if hours and bill.at_full is not None:
-            low, high = (
-                f"{each:,.0f}" if each >= 10 else dollars(each) for each in (hour * bill.at_full for hour in hours)
-            )
+            low, high = (dollars(float(f"{each * bill.at_full:.2g}")) for each in hours)
             cost = f"about {low} to {high} USD: {cost}"
-    print(f"Pulumi.{draft.name}.yaml passes every check.")
+    print(f"Pulumi.{made.name}.yaml passes every check.")
     print(f"  data    {data.told}")
-    print(f"  epochs  {config.training.epochs:g}: {steps} of {size:,} tokens, in windows of {length:,}")
-    print(f"  time    {f'{span(*hours)} by arithmetic (infra/speed.yaml), once it trains' if hours else unknown}")
+    size, window = training.tokens_per_step, training.sequence_length
+    print(f"  epochs  {training.epochs:g}: {steps} of {size:,} tokens, in windows of {window:,}")
+    print(f"  time    {time}")
     print(f"  cost    {cost}")
     print(f"  limit   the Job ends after {config.job.max_hours:g} hours (job.maxHours)")
-    for warning in draft.warnings():
+    for warning in made.warnings():
         print(f"Warning: {warning}.")
     print("Next:")
-    if config.cluster.context != NODE_CONTEXT:
-        print(f"  trainyard doctor --stack {draft.name}")
-    uploads = "".join(f" --data {shlex.quote(str(each))}" for each in (data.here, draft.weights) if each)
-    print(f"  trainyard up --stack {draft.name}{uploads}")
-
-
-def span(low: float, high: float) -> str:
-    """A range of hours in words."""
-    unit, low, high = ("minutes", 60 * low, 60 * high) if high < 2 else ("hours", low, high)
-    if round(high) <= 1:
-        return "about a minute"
-    digits = 1 if unit == "hours" and high < 10 else 0
-    first, last = (f"{max(each, 1 - digits):,.{digits}f}" for each in (low, high))
-    return f"about {last} {unit}" if first == last else f"about {first} to {last} {unit}"
+    if not here:
+        print(f"  trainyard doctor --stack {made.name}")
+    uploads = "".join(f" --data {shlex.quote(str(each))}" for each in (data.here, made.weights) if each)
+    print(f"  trainyard up --stack {made.name}{uploads}")
 
 
 def rounded(count: float) -> str:
     """A count with the two digits that an estimate has."""
-    for size, word in ((1e9, " billion"), (1e6, " million")):
-        if count >= size:
-            return f"{float(f'{count / size:.2g}'):,g}{word}"
     return f"{float(f'{count:.2g}'):,.0f}"

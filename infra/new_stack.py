@@ -31,9 +31,9 @@ from trainer.plain import counted
 STEPS, FEWEST, EPOCHS = 300, 30, 10
 #: A step of fewer tokens than this takes as long: on two cores 256 tokens took 0.14 s, 1,854 a second, 2026-11-25.
 LEAST = 4096
-#: Tokens of a step at most: the trainer's defaults, and for known weights what the shipped stacks have.
+#: Tokens of a step at most: the trainer's default, and for known weights what the shipped stacks have.
 SCRATCH, KNOWN, CHAT = 524_288, 65_536, 32_768
-#: Windows that the data should have at least; a shorter text gets shorter windows.
+#: Windows that an epoch should have at least; a shorter text gets shorter windows.
 WINDOWS, SHORTEST = 32, 64
 #: Tokens of a window of a chat, unless a longer one is needed and fits; a text has half.
 WINDOW = 2048
@@ -43,7 +43,6 @@ RATE = 5e-5
 LITTLE = {True: 10_000, False: 50_000}
 LORA: dict[str, Any] = {"adapter": {"kind": "lora"}}
 CHECKPOINTING: dict[str, Any] = {"model": {"checkpointing": True}}
-FSDP: dict[str, Any] = {"engine": {"name": "fsdp"}}
 #: GiB of a pod where the nodes are not known: the other stack's, else the first of these that is enough.
 MEMORY = (4, 8, 16)
 #: What is one stack's alone: names, a disk, its text.
@@ -64,23 +63,23 @@ def lent(like: str, own: Mapping[str, Any], name: str) -> dict[str, Any]:
         values[key] = {name: value for name, value in (values.get(key) or {}).items() if name not in names}
     values = merge(values, own)
     given = tuple(f"{section}.{key}" for section, keys in own.items() for key in keys)
-    if problems := [problem for problem in _read(values, name)[1] if problem.key.startswith(given)]:
+    if problems := [found for found in _problems(values, name) if found.key.startswith(given)]:
         raise ConfigError(name, [*map(str, problems)])
     return values
 
 
-def _read(values: Mapping[str, Any], stack: str) -> tuple[StackConfig | None, list[Finding]]:
-    """A configuration, and why it is refused: also for the placeholders of a stack that is here as an example."""
+def _problems(values: Mapping[str, Any], stack: str) -> list[Finding]:
+    """Why a configuration is refused: also for the placeholders of a stack that is here as an example."""
     try:
         config = parse(values, stack)
     except ConfigError as error:
-        return None, error.problems
-    return config, [read_line(line) for line in cloud_of(config).placeholders(config)]
+        return error.problems
+    return [read_line(line) for line in cloud_of(config).placeholders(config)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft:
-    """What a person has asked for."""
+class NewStack:
+    """What a person has asked for, and the training that follows from it."""
 
     name: str
     like: str
@@ -102,67 +101,77 @@ class Draft:
     room: int = 0
     """The longest window that fits the machines; 0: any may."""
 
-    def fitting(self) -> tuple[Draft, str, StackConfig]:
-        """The first draft that fits its machines, the text of its file and its configuration. Raises ConfigError."""
+    def write(self) -> tuple[NewStack, str, StackConfig]:
+        """The first training that fits the machines, the text of its file and its configuration. Raises ConfigError."""
         values = {**lent(self.like, self.own, self.name), "training": self.training}
-        tokenizer = "" if self.model else self._before.dataset.tokenizer
-        values["dataset"] = {
-            "input": [self.input],
-            **({"tokenizer": tokenizer} if tokenizer else {}),
-            **values["dataset"],
-        }
+        values["dataset"] = {"input": [self.input], **values["dataset"]}
+        if not self.model and (tokenizer := self._before.dataset.tokenizer):
+            values["dataset"]["tokenizer"] = tokenizer
         refused: list[Finding] = []
-        for change in self._changes():
+        for change in self._ways():
             changed = merge(values, change)
-            named = [] if self.weights is None else _read(self._here(changed), self.name)[1]
-            problems = [line for line in named if _of_memory(line)] or _read(changed, self.name)[1]
+            # With the model's folder of this machine, whose config.json tells its size.
+            here = {"training": {"model": {"name": str(self.weights)}}} if self.weights else {}
+            problems = _problems(merge(changed, here), self.name)
+            problems = [each for each in problems if not here or each.key == "training.engine.name"]
+            problems = problems or _problems(changed, self.name)
             if not problems:
                 hours = self._limit(parse(changed, self.name))
-                return self, *self._written(merge(changed, {"job": {"maxHours": hours}} if hours else {}))
+                return self, *self._text(merge(changed, {"job": {"maxHours": hours}} if hours else {}))
             refused = refused or problems
-            if not all(map(_of_memory, problems)):
-                raise ConfigError(self.name, [*map(str, problems)])
-        if (length := self.training["sequenceLength"]) > WINDOW:
-            return replace(self, room=length // 2).fitting()
+            if any(each.key != "training.engine.name" for each in problems):  # of memory
+                break
+        else:
+            if (length := self.training["sequenceLength"]) > WINDOW:
+                return replace(self, room=length // 2).write()
         raise ConfigError(self.name, [*map(str, refused)])
+
+    def _ways(self) -> Iterator[dict[str, Any]]:
+        """Changes of which the first that lets the model fit is taken."""
+        ways = [LORA, merge(LORA, CHECKPOINTING)]
+        if self.task != "finetune":
+            ways = [{}, CHECKPOINTING, *ways] if self.model else [{}]
+        rooms: list[dict[str, Any]] = [{}]
+        if self._before.nodes is None:
+            rooms += [{"workers": {"memoryGib": gib}} for gib in MEMORY if gib > self._before.workers.memory_gib]
+        yield from (merge(room, {"training": way}) for way in ways for room in rooms)
 
     @cached_property
     def training(self) -> dict[str, Any]:
-        """The section `training`, with a window and steps that suit the data."""
-        before, chat, total, epochs = self._before.training, self.task == "finetune", self.learnt or 0, self.epochs
+        """The section `training`, with a window, steps and epochs that suit the data."""
+        before, chat = self._before.training, self.task == "finetune"
         rate, length = None if chat else RATE, WINDOW if chat else WINDOW // 2
         most, model = CHAT if chat else KNOWN, {"name": self.model}
         if not self.model:
             rate, most, model = None, SCRATCH, {"preset": before.model.preset or "small"}
             if before.model.preset:
                 rate, most, length = before.optimizer.learning_rate, before.tokens_per_step, before.sequence_length
+        # A model from scratch learns from small data four times as well as from new text (arXiv 2305.16264).
+        epochs = self.passes or (3 if self.model else 4 if (self.tokens or 1e9) < 1e9 else 1)
+        epochs = int(epochs) if epochs == int(epochs) else epochs
+        once = self.learnt or 0
         few = max(WINDOWS, FEWEST * self._world / epochs)
-        while length > SHORTEST and 0 < total < few * length and self.longest <= length // 2:
+        while length > SHORTEST and 0 < once < few * length and self.longest <= length // 2:
             length //= 2
-        most_positions = min(self.room or 1 << 30, self.positions or max(length, WINDOW))
-        while length < min(self.longest, most_positions // 2 + 1):
+        longest_window = min(self.room or 1 << 30, self.positions or max(length, WINDOW))
+        while length < min(self.longest, longest_window // 2 + 1):
             length *= 2
-        length = min(length, self.positions or length)
-        size, most = length * self._world, min(most, max(LEAST, total * epochs / STEPS)) if total else most
-        while 2 * size <= min(most, total * epochs / FEWEST or most):
+        size = (length := min(length, self.positions or length)) * self._world
+        if once:
+            most = min(most, once * epochs / FEWEST, max(LEAST, once * epochs / STEPS))
+        while 2 * size <= most:
             size *= 2
-        while self.passes is None and 0 < total * epochs < FEWEST * size and epochs < EPOCHS:
+        while self.passes is None and 0 < once * epochs < FEWEST * size and epochs < EPOCHS:
             epochs += 1
-        found = dict[str, Any](task=self.task, model=model, epochs=epochs, tokensPerStep=size, sequenceLength=length)
         optimizer: dict[str, Any] = {"learningRate": rate} if rate else {}
-        if total:
-            steps = math.ceil(total * epochs / size)
+        found = dict[str, Any](task=self.task, model=model, epochs=epochs, tokensPerStep=size, sequenceLength=length)
+        if once:
+            steps = math.ceil(once * epochs / size)
             optimizer["warmupSteps"] = steps // 20
             found["evaluation"] = {"every": min(250, max(1, steps // 10))}
         elif self.model and not chat:
             optimizer["warmupSteps"] = 20
         return {**found, **({"optimizer": optimizer} if optimizer else {})}
-
-    @property
-    def epochs(self) -> float:
-        """A model from scratch learns from small data four times as well as from new text (arXiv 2305.16264)."""
-        epochs = self.passes or (3 if self.model else 4 if (self.tokens or 1e9) < 1e9 else 1)
-        return int(epochs) if epochs == int(epochs) else epochs
 
     @cached_property
     def positions(self) -> int:
@@ -176,21 +185,20 @@ class Draft:
         return next((row["positions"] for row in facts()["positions"] if re.search(row["name"], self.model.lower())), 0)
 
     @property
+    def learnt(self) -> float | None:
+        """Tokens of one epoch; None: unknown."""
+        return self.tokens * (1 - self._before.dataset.validation_fraction) if self.tokens else None
+
+    @property
     def steps(self) -> int | None:
         """About; None where the size of the data is not known."""
         total = (self.learnt or 0) * self.training["epochs"]
         return math.ceil(total / self.training["tokensPerStep"]) if total else None
 
-    @property
-    def learnt(self) -> float | None:
-        """Tokens of one epoch."""
-        return self.tokens * (1 - self._before.dataset.validation_fraction) if self.tokens else None
-
     def hours(self, config: StackConfig) -> tuple[float, float] | None:
         """From the fastest to the slowest that is likely; None where a size or the machine is not known."""
         if self.weights:
-            name = {"name": str(self.weights)}
-            model = config.training.model.model_copy(update=name)
+            model = config.training.model.model_copy(update={"name": str(self.weights)})
             config = replace(config, training=config.training.model_copy(update={"model": model}))
         rate, total = tokens_per_second(config), (self.learnt or 0) * self.training["epochs"]
         return (total / rate[1] / 3600, total / rate[0] / 3600) if rate and total else None
@@ -218,45 +226,23 @@ class Draft:
     def _world(self) -> int:
         return self._before.workers.count * self._before.workers.processes
 
-    def _here(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """With the model's folder of this machine, whose config.json the checks read."""
-        return merge(values, {"training": {"model": {"name": str(self.weights)}}})
-
     def _limit(self, config: StackConfig) -> int:
         """Hours after which the Job ends; 0: the default."""
-        hours = self.hours(config)
-        most = LIMIT * hours[1] if hours else LEAST_HOURS + STEP_HOURS * self.steps if self.steps else 0.0
-        most = min(most, config.job.max_hours) if not hours else most
-        return max(LEAST_HOURS, math.ceil(most)) if most else 0
+        if hours := self.hours(config):
+            return max(LEAST_HOURS, math.ceil(LIMIT * hours[1]))
+        return math.ceil(min(LEAST_HOURS + STEP_HOURS * self.steps, config.job.max_hours)) if self.steps else 0
 
-    def _changes(self) -> Iterator[dict[str, Any]]:
-        """Changes of which the first that lets the model fit is taken."""
-        ways: list[dict[str, Any]] = [{}]
-        if self.task == "finetune":
-            ways = [LORA, merge(LORA, CHECKPOINTING)]
-        elif self.model:
-            sharded = [FSDP, merge(FSDP, CHECKPOINTING)] if self._world > 1 else []
-            ways += [CHECKPOINTING, *sharded, LORA, merge(LORA, CHECKPOINTING)]
-        rooms: list[dict[str, Any]] = [{}]
-        if self._before.nodes is None:
-            rooms += [{"workers": {"memoryGib": gib}} for gib in MEMORY if gib > self._before.workers.memory_gib]
-        yield from (merge(room, {"training": way}) for way in ways for room in rooms)
-
-    def _written(self, values: Mapping[str, Any]) -> tuple[str, StackConfig]:
+    def _text(self, values: Mapping[str, Any]) -> tuple[str, StackConfig]:
         """The text of the file with these values, and what is read from it. Raises ConfigError."""
         training = values["training"]
         learns = self.model or f"a GPT-2 from scratch ({training['model']['preset']})"
         learns += " with LoRA" if "adapter" in training else ""
         does = "Fine-tunes" if self.task == "finetune" else "Trains"
-        head = [
-            f"{does} {learns} on {self.input}, with machines like those of {self.like}.",
-            f"Written by `trainyard init` on {datetime.now(UTC).date()}; docs/configuration.md has every key.",
-        ]
         kept = {key: value for key, value in stack_file(self.like)["config"].items() if key.startswith("pulumi:")}
         content = {"config": kept | {f"{PROJECT}:{key}": value for key, value in values.items() if value}}
-        text = "".join(f"# {line}\n" for line in head) + yaml.safe_dump(content, sort_keys=False, width=110)
+        text = (
+            f"# {does} {learns} on {self.input}, with machines like those of {self.like}.\n"
+            f"# Written by `trainyard init` on {datetime.now(UTC).date()}; docs/configuration.md has every key.\n"
+            f"{yaml.safe_dump(content, sort_keys=False, width=110)}"
+        )
         return text, parse(ours(read_yaml(text, StackReader)["config"]), self.name)
-
-
-def _of_memory(problem: Finding) -> bool:
-    return problem.key == "training.engine.name"
