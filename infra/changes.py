@@ -19,7 +19,6 @@ from infra.clouds import keys
 from infra.cluster import Cluster
 from infra.config import ConfigError, StackConfig
 from infra.effect import Careful, Impossible, Mark, Replaces, marks
-from trainer.config.base import Section
 from trainer.config.values import typed
 
 TYPE = "trainyard:infra:Built"
@@ -64,7 +63,7 @@ def remember(config: StackConfig, written: Mapping[str, Any], cluster: Cluster, 
 
     written: the stack file's values, as they are.
     """
-    values = {key: value_of(config, key) for key in recorded(config.cluster.kind)} | {ASKED: digest_of(written)}
+    values = {key: config.value(key) for key in recorded(config.cluster.kind)} | {ASKED: digest_of(written)}
     values[VOLUME] = built_volume(config, cluster)
     of_volume = {key: value for key, value in values.items() if key == VOLUME or key.startswith("storage.")}
     Built("cluster", {key: values[key] for key in values.keys() - of_volume.keys()}, cluster.resource or claim)
@@ -111,7 +110,7 @@ def problems(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
     moved = dict(_moved(config, built))
     # With another kind of cluster the other keys change as well: report the kind alone.
     for key in [KIND] if KIND in moved else sorted(moved):
-        old, new = built[key], value_of(config, key)
+        old, new = built[key], config.value(key)
         start = f"{key}: {_shown(new)} on a stack that lives with {_shown(old)}"
         back = "remove it" if old is None else f"set it back to {_shown(old)}"
         if reason := _impossible(moved[key], old, new, built):
@@ -124,7 +123,7 @@ def cautions(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
     """One line for each change from what was built that is made with an unexpected effect."""
     moved = dict(_moved(config, built))
     for key, said in ({} if KIND in moved else moved).items():
-        old, new = built[key], value_of(config, key)
+        old, new = built[key], config.value(key)
         for mark in said:
             if isinstance(mark, Careful) and mark.when(old, new):
                 yield f"{key}: {_shown(new)} on a stack that lives with {_shown(old)}; {mark.because}"
@@ -133,7 +132,7 @@ def cautions(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
 def _moved(config: StackConfig, built: Mapping[str, Any]) -> Iterator[tuple[str, list[Mark]]]:
     """The keys that differ from what was built, with their marks."""
     for key, field in keys(config.cluster.kind).items():
-        if key in built and built[key] != value_of(config, key):
+        if key in built and built[key] != config.value(key):
             yield key, marks(field)
 
 
@@ -161,18 +160,6 @@ def recorded(kind: str) -> list[str]:
 
 def _is_felt(mark: Mark) -> bool:
     return not isinstance(mark, Replaces) or {mark.parts, *mark.on.values()} - {"", "workers"} != set()
-
-
-def value_of(config: StackConfig, key: str) -> Any:
-    """The value of a key, written as in a stack file; None: the configuration has none."""
-    first, *inner = key.split(".")
-    found: Any = config.cloud if first == config.cluster.kind else getattr(config, first, None)
-    for part in inner:
-        if not isinstance(found, Section):
-            return None
-        fields = type(found).model_fields
-        found = getattr(found, next((name for name, field in fields.items() if part in (name, field.alias)), ""), None)
-    return list(found) if isinstance(found, tuple) else found  # as a state returns it
 
 
 def built_volume(config: StackConfig, cluster: Cluster) -> str:

@@ -83,6 +83,29 @@ class StackConfig:
         """`nodes.threadsPerCore`, where the cloud has it. Raises Absent."""
         return getattr(self.section(NodesConfig), "threads_per_core", None)
 
+    def value(self, key: str) -> Any:
+        """The value of a key such as nodes.machineType, as a stack file has it; None: the configuration has none."""
+        owner, name = self._owner(key)
+        found = getattr(owner, name, None)
+        return list(found) if isinstance(found, tuple) else found  # as a state returns it
+
+    def gives(self, key: str) -> bool:
+        """Whether the stack file gives a key."""
+        owner, name = self._owner(key)
+        return owner is not None and name in owner.model_fields_set
+
+    def _owner(self, key: str) -> tuple[Section | None, str]:
+        """The section that has a key, and the key's name there."""
+        first, *inner, last = key.split(".")
+        found: Any = self.cloud if first == self.cluster.kind else getattr(self, first, None)
+        for part in (*inner, last):
+            if not isinstance(found, Section):
+                return None, ""
+            own = type(found).model_fields
+            name = next((name for name, field in own.items() if part in (name, field.alias)), "")
+            owner, found = found, getattr(found, name, None)
+        return owner, name
+
     def section(self, wanted: type[_Section]) -> _Section:
         """The section of a class that only some stacks have, such as GkeConfig. Raises Absent without it."""
         for found in (self.cloud, self.nodes, self.storage):

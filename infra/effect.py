@@ -1,6 +1,6 @@
-"""What a change of a key does to a living stack, as marks beside the key's type; infra/changes.py compares the keys
-that have one, and docs/configuration.md shows it. A key without a mark costs neither the cluster, nor data, nor all
-objects."""
+"""Marks beside a key's type: what its change does to a living stack (infra/changes.py), and with what it is used
+(infra/rules.py). docs/configuration.md shows them. A key without a mark costs neither the cluster, nor data, nor all
+objects, and is used always."""
 
 from __future__ import annotations
 
@@ -92,3 +92,26 @@ Mark = Replaces | Impossible | Careful
 def marks(field: FieldInfo) -> list[Mark]:
     """What a key says of its change."""
     return [each for each in field.metadata if isinstance(each, Mark)]
+
+
+class OnlyWith:
+    """A key that nothing reads unless another one has one of these values, or any other than one; without either,
+    unless it is set."""
+
+    def __init__(self, key: str, *values: str | None, other_than: str = "") -> None:
+        self.key, self.values, self.other_than = key, values, other_than
+
+    def __str__(self) -> str:
+        """Such as `only used with storage.kind nfs`."""
+        words = f"other than {self.other_than}" if self.other_than else " or ".join(filter(None, self.values))
+        return f"only used with {self.key} {words}".rstrip()
+
+    def holds(self, value: Any) -> bool:
+        if self.other_than:
+            return value != self.other_than
+        return value in self.values if self.values else bool(value)
+
+
+def conditions(field: FieldInfo) -> list[OnlyWith]:
+    """With what a key is used."""
+    return [each for each in field.metadata if isinstance(each, OnlyWith)]

@@ -106,11 +106,10 @@ def refuse_dataset(dataset: DatasetConfig, machine: Machine, key: str) -> Iterat
 
 
 def refuse_reference(key: str, reference: str | None, image: ImageConfig) -> Iterator[str]:
-    """Refuse a prebuilt image that is missing or not by digest, and one that nothing would use."""
+    """Refuse a prebuilt image that is missing or not by digest."""
     if image.builder != "prebuilt":
-        if reference:
-            yield f"{key}: only used with image.builder prebuilt; set image.builder, or remove {key}"
-    elif not reference:
+        return
+    if not reference:
         yield f"{key}: missing; builder prebuilt needs the image as name@sha256:<64 hex digits>"
     elif not re.fullmatch(r"[^@\s]+@sha256:[0-9a-f]{64}", reference):
         yield f"{key}: '{reference}' is not by digest; allowed: name@sha256:<64 hex digits>"

@@ -9,57 +9,63 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-
-from pydantic.alias_generators import to_camel
+from functools import cache
 
 from infra import training_rules
-from infra.clouds import CLOUDS, cloud_of
+from infra.clouds import cloud_of, keys
 from infra.config import Rule, StackConfig, breaks
+from infra.effect import OnlyWith, conditions
 from infra.facts import load
 from infra.machine import allocatable, for_pods, instead_of, refuse_reference
-from infra.sections import ExistingStorage, NodesConfig
+from infra.sections import NodesConfig
 from infra.stackfiles import TOKEN
 from trainer.plain import counted
 
 
-@breaks(
-    "",
-    {"cluster": {"context": "a", "name": "mine"}},
-    "cluster.name: only used with clusters that the stack makes; set cluster.kind: gke or eks, or",
-)
-@breaks(
-    "",
-    {"cluster": {"context": "a", "deletionProtection": True}},
-    "cluster.deletionProtection: only used with clusters that the stack makes; set cluster.kind: gke or eks",
-)
+@cache
+def _conditional(kind: str) -> dict[str, list[OnlyWith]]:
+    """The keys of a kind of cluster that are used with others only."""
+    return {key: found for key, field in keys(kind).items() if (found := conditions(field))}
+
+
+@breaks("", {"cluster": {"context": "a", "name": "mine"}}, "cluster.name: only used with cluster.kind other than exi")
+@breaks("", {"cluster": {"context": "a", "deletionProtection": True}}, "cluster.deletionProtection: only used with")
 @breaks("gcp-a100", {"cluster": {"context": "kind"}}, "cluster.context: only used with cluster.kind existing")
 @breaks("gcp-a100", {"cluster": {"kubeconfig": "k"}}, "cluster.kubeconfig: only used with cluster.kind existing")
-@breaks("aws-g4dn", {"cluster": {"context": "kind"}}, "cluster.context: only used with cluster.kind existing")
-@breaks(
-    "aws-g4dn", {"workers": {"nodeSelector": {"a": "b"}}}, "workers.nodeSelector: only used with cluster.kind existing"
-)
+@breaks("aws-g4dn", {"workers": {"nodeSelector": {"a": "b"}}}, "workers.nodeSelector: only used with cluster.kind exi")
 @breaks("aws-g4dn", {"workers": {"tolerations": ["a"]}}, "workers.tolerations: only used with cluster.kind existing")
+@breaks("aws-g4dn", {"workers": {"runtimeClass": "nvidia"}}, "workers.runtimeClass: only used with cluster.kind exist")
+@breaks("", {"storage": {"path": "/x"}}, "storage.path: only used with storage.kind hostPath; set storage.kind, or")
+@breaks("", {"storage": {"className": "fast"}}, "storage.className: only used with storage.kind storageClass; set")
+@breaks("", {"image": {"ref": f"x@sha256:{'0' * 64}"}}, "image.ref: only used with image.builder prebuilt; set image.")
+@breaks("", {"image": {"builder": "buildah", "buildx": "mine"}}, "image.buildx: only used with image.builder buildkit;")
+@breaks("", {"image": {"insecure": True}}, "image.insecure: only used with image.registry; set image.registry, or")
+@breaks("gcp-a100", {"nodes": {"reservation": "mine"}}, "nodes.reservation: only used with nodes.consumption reservat")
 @breaks(
-    "aws-g4dn", {"workers": {"runtimeClass": "nvidia"}}, "workers.runtimeClass: only used with cluster.kind existing"
+    "gcp-a100",
+    {"nodes": {"gpuDriver": "daemonset", "gpuDriverVersion": "DEFAULT"}},
+    "nodes.gpuDriverVersion: only used with nodes.gpuDriver managed; set nodes.gpuDriver, or remove nodes.gpuDriverV",
 )
-def _cluster_kind(config: StackConfig) -> Iterator[str]:
-    cluster = config.cluster
-    if cloud_of(config).section is None:
-        if not cluster.context:
-            yield "cluster.context: missing; set it with `pulumi config set --path cluster.context VALUE`"
-        makers = " or ".join(kind for kind, cloud in CLOUDS.items() if cloud.section)
-        made = {"cluster.name": cluster.name, "cluster.deletionProtection": cluster.deletion_protection}
-        for key, used in made.items():
-            if used:
-                fix = f"set cluster.kind: {makers}, or remove {key}"
-                yield f"{key}: only used with clusters that the stack makes; {fix}"
-        return
-    for key, value in (("context", cluster.context), ("kubeconfig", cluster.kubeconfig)):
-        if value:
-            yield f"cluster.{key}: only used with cluster.kind existing; the stack makes its own cluster; remove it"
-    for key in ("node_selector", "tolerations", "runtime_class"):
-        if getattr(config.workers, key):
-            yield f"workers.{to_camel(key)}: only used with cluster.kind existing; the stack makes its nodes; remove it"
+@breaks("gcp-a100", {"storage": {"tier": "ZONAL"}}, "storage.tier: only used with storage.kind filestore; set")
+@breaks(
+    "gcp-a100",
+    {"storage": {"kind": "filestore", "sizeGib": 1024, "diskType": "pd-ssd"}},
+    "storage.diskType: only used with storage.kind nfs; set",
+)
+@breaks("aws-g4dn", {"nodes": {"consumption": "on_demand", "fallback": "on_demand"}}, "nodes.fallback: only used with")
+@breaks("aws-g4dn", {"eks": {"efaPlugin": f"x@sha256:{'0' * 64}"}}, "eks.efaPlugin: only used with nodes.efa; set nod")
+def _used(config: StackConfig) -> Iterator[str]:
+    """Refuse a key that nothing would read (infra/effect.py, OnlyWith)."""
+    for key, needed in _conditional(config.cluster.kind).items():
+        for each in needed if config.gives(key) and config.value(key) not in (None, False, "none", [], {}) else ():
+            if not each.holds(config.value(each.key)):
+                yield f"{key}: {each}; set {each.key}, or remove {key}"
+
+
+@breaks("", {"cluster": {}}, "cluster.context: missing; set it with `pulumi config set --stack test --path cluster.co")
+def _context(config: StackConfig) -> Iterator[str]:
+    if cloud_of(config).section is None and not config.cluster.context:
+        yield "cluster.context: missing; set it with `pulumi config set --path cluster.context VALUE`"
 
 
 @breaks(
@@ -264,44 +270,19 @@ def _precision_of_machine(config: StackConfig) -> Iterator[str]:
     yield f"training.precision: {training.precision} is not supported by {device}; use {', '.join(use)} or auto"
 
 
-@breaks("", {"storage": {"path": "/x"}}, "storage.path: only used with storage.kind hostPath")
-@breaks("", {"storage": {"className": "fast"}}, "storage.className: only used with storage.kind storageClass")
-def _existing_storage(config: StackConfig) -> Iterator[str]:
-    storage = config.section(ExistingStorage)
-    for key, kind in (("path", "hostPath"), ("class_name", "storageClass")):
-        if getattr(storage, key) and storage.kind != kind:
-            yield f"storage.{to_camel(key)}: only used with storage.kind {kind}; set storage.kind, or remove it"
-
-
 @breaks("", {"image": {"builder": "prebuilt", "ref": "x:latest"}}, "image.ref: 'x:latest' is not by digest")
-@breaks(
-    "",
-    {"image": {"ref": "x@sha256:" + "0" * 64}},
-    "image.ref: only used with image.builder prebuilt; set image.builder, or remove image.ref",
-)
-@breaks(
-    "",
-    {"image": {"builder": "prebuilt", "ref": "x@sha256:" + "0" * 64, "buildx": "mine"}},
-    "image.buildx: only used with image.builder buildkit, not prebuilt",
-)
-@breaks("", {"image": {"insecure": True}}, "image.insecure: only used with image.registry")
 def _image_source(config: StackConfig) -> Iterator[str]:
     image = config.image
-    if image.buildx and image.builder in ("buildah", "prebuilt"):
-        yield f"image.buildx: only used with image.builder buildkit, not {image.builder}; remove it"
-    if image.torch and image.builder == "prebuilt":
-        yield "image.torch: only used where the stack builds the image, not with image.builder prebuilt; remove it"
-    elif image.torch == "cpu" and config.workers.gpus:
+    if image.torch == "cpu" and config.workers.gpus:
         gpus = counted(config.workers.gpus, "GPU")
         yield f"image.torch: cpu, which uses none of the {gpus} of workers.gpus; allowed: cuda, or remove it"
-    if image.insecure and not image.registry:
-        yield "image.insecure: only used with image.registry; remove it"
     yield from refuse_reference("image.ref", image.ref, image)
 
 
 RULES: tuple[Rule, ...] = (
     *training_rules.RULES,
-    _cluster_kind,
+    _used,
+    _context,
     _time_to_live,
     _worker_range,
     _worker_environment,
@@ -310,6 +291,5 @@ RULES: tuple[Rule, ...] = (
     _pods_fit_nodes,
     _pod_fits_node,
     _precision_of_machine,
-    _existing_storage,
     _image_source,
 )

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
-from infra.effect import Impossible, Replaces, changed, smaller
+from infra.effect import Impossible, OnlyWith, Replaces, changed, smaller
 from trainer.config.addresses import address
 from trainer.config.base import NO_MATHEMATICS, Free, Section
 from trainer.config.paths import expanded
@@ -114,15 +114,22 @@ class ClusterConfig(Section):
     destroys. `gke` and `eks`: made on Google Cloud or AWS and destroyed with the stack; see `gke` or `eks`, and
     `nodes`."""
     context: Annotated[
-        str | None, Replaces(on={"existing": "objects", "storageClass": "data, objects"}), Field(min_length=1)
+        str | None,
+        Replaces(on={"existing": "objects", "storageClass": "data, objects"}),
+        OnlyWith("cluster.kind", "existing"),
+        Field(min_length=1),
     ] = None
     """Context of an existing cluster in the kubeconfig. `trainyard-local` is the node that `make up` starts on this
     machine."""
-    kubeconfig: Annotated[str, AfterValidator(expanded)] | None = None
+    kubeconfig: Annotated[Annotated[str, AfterValidator(expanded)] | None, OnlyWith("cluster.kind", "existing")] = None
     """Path of the kubeconfig. Default: $KUBECONFIG, else ~/.kube/config, as for kubectl."""
-    name: Annotated[Name | None, Replaces("cluster, data", on={"existing": "", "eks": "cluster"})] = None
+    name: Annotated[
+        Name | None,
+        Replaces("cluster, data", on={"existing": "", "eks": "cluster"}),
+        OnlyWith("cluster.kind", other_than="existing"),
+    ] = None
     """Name of the cluster that the stack makes, and prefix of the names of all its parts. Default: trainyard-STACK."""
-    deletion_protection: bool = False
+    deletion_protection: Annotated[bool, OnlyWith("cluster.kind", other_than="existing")] = False
     """Let the cloud refuse to delete the cluster. Run `trainyard up` with false before `trainyard down`."""
     namespace: Annotated[Name, Replaces("objects", on={"storageClass": "data, objects"})] = "trainyard"
     """Namespace that the stack creates and destroys, with everything in it."""
@@ -182,13 +189,17 @@ class WorkersConfig(Section):
     environment: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the workers, which override the stack's: `NCCL_DEBUG: INFO` shows what NCCL chose,
     `NCCL_SOCKET_NTHREADS` and `NCCL_NSOCKS_PERTHREAD` change it. Secrets belong in `secrets`."""
-    node_selector: Annotated[dict[str, str], AfterValidator(_node_labels)] = Field(default_factory=dict)
-    """With kind existing: labels of the nodes that train, such as `agentpool: gpu`. Default: any node that has room."""
-    tolerations: tuple[Annotated[str, AfterValidator(_taint)], ...] = Field(default=(), max_length=20)
-    """With kind existing: taints of the nodes that train, as kubectl writes them: `sku=gpu:NoSchedule`. Pods with GPUs
+    node_selector: Annotated[dict[str, str], AfterValidator(_node_labels), OnlyWith("cluster.kind", "existing")] = (
+        Field(default_factory=dict)
+    )
+    """Labels of the nodes that train, such as `agentpool: gpu`. Default: any node that has room."""
+    tolerations: Annotated[tuple[Annotated[str, AfterValidator(_taint)], ...], OnlyWith("cluster.kind", "existing")] = (
+        Field(default=(), max_length=20)
+    )
+    """Taints of the nodes that train, as kubectl writes them: `sku=gpu:NoSchedule`. Pods with GPUs
     tolerate the customary nvidia.com/gpu:NoSchedule anyway."""
-    runtime_class: Subdomain | None = None
-    """With kind existing: RuntimeClass of the pods that train. Set `nvidia` where `kubectl get runtimeclass` shows it,
+    runtime_class: Annotated[Subdomain | None, OnlyWith("cluster.kind", "existing")] = None
+    """RuntimeClass of the pods that train. Set `nvidia` where `kubectl get runtimeclass` shows it,
     such as on k3s, RKE2, MicroK8s and k0s: without it pods see no GPU there. Default: the nodes' own."""
     allocator: Literal["glibc", "tcmalloc"] | None = None
     """Memory allocator of the trainer on the CPU: `tcmalloc` is preloaded from the image. Default: tcmalloc on C3,
@@ -207,9 +218,9 @@ class ExistingStorage(StorageConfig):
     kind: Annotated[Literal["hostPath", "storageClass"] | None, Replaces(on={"storageClass": "data"})] = None
     """`hostPath`: a directory of a single node. `storageClass`: a claim on the cluster's (default) class. Default: the
     directory of the local node; else the cluster's default class."""
-    path: Annotated[str, AfterValidator(_absolute)] | None = None
+    path: Annotated[Annotated[str, AfterValidator(_absolute)] | None, OnlyWith("storage.kind", "hostPath")] = None
     """Directory on the node, for hostPath. Default: the one that the local node offers."""
-    class_name: Annotated[Subdomain | None, Replaces("data")] = None
+    class_name: Annotated[Subdomain | None, Replaces("data"), OnlyWith("storage.kind", "storageClass")] = None
     """StorageClass, for storageClass. Default: the cluster's default class."""
     access_mode: Annotated[Literal["ReadWriteMany", "ReadWriteOnce"] | None, Replaces(on={"storageClass": "data"})] = (
         None
@@ -234,18 +245,21 @@ class ImageConfig(Section):
     """Registry that this machine pushes to and the cluster pulls from, for example localhost:5001, ghcr.io/you or
     docker.io/you. Default: the local node's; with kind gke an Artifact Registry repository, with kind eks an ECR
     repository that the stack makes."""
-    insecure: bool = False
+    insecure: Annotated[bool, OnlyWith("image.registry")] = False
     """The registry speaks plain HTTP, as those of this machine (localhost:5001) and of the local node always do."""
-    buildx: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z][-_.a-zA-Z0-9]*$")] | None = None
-    """With `buildkit`: the builder's name in `docker buildx ls`. A registry of this machine needs one on the host's
+    buildx: Annotated[
+        Annotated[str, StringConstraints(pattern=r"^[a-zA-Z][-_.a-zA-Z0-9]*$")] | None,
+        OnlyWith("image.builder", "buildkit", None),
+    ] = None
+    """The builder's name in `docker buildx ls`. A registry of this machine needs one on the host's
     network (`trainyard local use`). Default: the builder in use, else any that answers, else a new one."""
     base: str | None = None
     """Base image of the trainer's Dockerfile: Debian or Ubuntu with Python 3.11 or newer. Default: the Dockerfile's."""
-    torch: Literal["cpu", "cuda"] | None = None
+    torch: Annotated[Literal["cpu", "cuda"] | None, OnlyWith("image.builder", other_than="prebuilt")] = None
     """torch's build in the trainer's image: `cpu` is a fraction of the size of `cuda`, and trains on no accelerator.
     Default: cuda where the workers have accelerators, else cpu."""
-    ref: str | None = None
-    """With `prebuilt`: the image, by digest (name@sha256:...)."""
+    ref: Annotated[str | None, OnlyWith("image.builder", "prebuilt")] = None
+    """The image, by digest (name@sha256:...)."""
 
 
 class RendezvousConfig(Section):

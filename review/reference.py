@@ -13,7 +13,7 @@ from pydantic_core import PydanticUndefined
 
 from cli.__main__ import COMMANDS, GROUPS, load
 from infra.clouds import CLOUDS, keys
-from infra.effect import marks
+from infra.effect import conditions, marks
 from infra.stackfiles import ROOT
 from infra.training_rules import DERIVED
 
@@ -35,7 +35,8 @@ def table() -> str:
 
 
 def _row(path: str, field: FieldInfo) -> str:
-    meaning = " ".join((field.description or "").split()) + _allowed(field)
+    used = "".join(f" O{str(each)[1:]}." for each in conditions(field))
+    meaning = " ".join((field.description or "").split()) + used + _allowed(field)
     return f"| `{path}` | {_default(field)} | {_cell(meaning)} | {'; '.join(map(str, marks(field)))} |"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from infra.effect import Careful, Impossible, Replaces, changed, older, turned_off, turned_on
+from infra.effect import Careful, Impossible, OnlyWith, Replaces, changed, older, turned_off, turned_on
 from infra.facts import load
 from infra.sections import NodesConfig, StorageConfig, not_in_future
 from trainer.config.base import Section
@@ -152,8 +152,10 @@ class EksConfig(Section):
         "10.0.0.0/16"
     )
     """Address range of the stack's network, /16 to /20; each zone gets an eighth."""
-    efa_plugin: Annotated[str, StringConstraints(pattern=r"^\S+@sha256:[0-9a-f]{64}$")] | None = None
-    """With `nodes.efa`: the device plugin of the adapters, NAME@sha256:DIGEST. Default: the release that trainyard was
+    efa_plugin: Annotated[
+        Annotated[str, StringConstraints(pattern=r"^\S+@sha256:[0-9a-f]{64}$")] | None, OnlyWith("nodes.efa")
+    ] = None
+    """The device plugin of the adapters, NAME@sha256:DIGEST. Default: the release that trainyard was
     written for, in the image that its registry, public.ecr.aws, has under that tag when it is asked at each preview."""
     gpu_metrics: bool = False
     """Run NVIDIA's DCGM exporter on the nodes with accelerators: Prometheus metrics on port 9400."""
@@ -166,7 +168,7 @@ class EksNodes(NodesConfig):
     consumption: Annotated[Literal["on_demand", "spot"], Replaces("workers")] = "on_demand"
     """How the nodes are obtained. `on_demand`: now or not at all. `spot`: 40 to 70 % cheaper, but taken back at any
     time."""
-    fallback: Literal["none", "on_demand"] = "none"
+    fallback: Annotated[Literal["none", "on_demand"], OnlyWith("nodes.consumption", "spot")] = "none"
     """What to do when no zone has such a Spot machine. `none`: wait, or continue with the workers that are there.
     `on_demand`: add the same machine at full price until its pod ends."""
     alternatives: Annotated[tuple[str, ...], Replaces("workers"), Field(max_length=10)] = ()

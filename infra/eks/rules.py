@@ -222,17 +222,10 @@ def _alternatives(config: StackConfig) -> Iterator[str]:
     "aws-g4dn", {"nodes": {"efa": True}}, "nodes.efa: g4dn.xlarge has no Elastic Fabric Adapter; allowed: g4dn.8xlarge"
 )
 @breaks(
-    "aws-g4dn",
-    {"nodes": {"consumption": "on_demand", "fallback": "on_demand"}},
-    "nodes.fallback: only used with nodes.consumption spot; set nodes.consumption, or remove nodes.fallback",
-)
-@breaks(
     "aws-g4dn", {"nodes": {"localSsds": 3}}, "nodes.localSsds: g4dn.xlarge does not take 3 local SSDs; allowed: 0, 1"
 )
 def _nodes(config: StackConfig) -> Iterator[str]:
     nodes = config.section(EksNodes)
-    if nodes.fallback != "none" and nodes.consumption != "spot":
-        yield "nodes.fallback: only used with nodes.consumption spot; set nodes.consumption, or remove nodes.fallback"
     machine = config.machine
     if nodes.local_ssds is not None and nodes.local_ssds not in machine.local_ssds:
         allowed = ", ".join(map(str, machine.local_ssds))
@@ -240,8 +233,6 @@ def _nodes(config: StackConfig) -> Iterator[str]:
     if nodes.efa and not machine.efa:
         having = [known.name for known in workers().values() if known.family == machine.family and known.efa]
         yield f"nodes.efa: {machine.name} has no Elastic Fabric Adapter; allowed: {', '.join(having)}, or remove it"
-    if config.section(EksConfig).efa_plugin and not nodes.efa:
-        yield "eks.efaPlugin: only used with nodes.efa; set nodes.efa, or remove it"
 
 
 @breaks(

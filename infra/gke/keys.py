@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from infra.config import StackConfig
-from infra.effect import Impossible, Replaces, changed, smaller
+from infra.effect import Impossible, OnlyWith, Replaces, changed, smaller
 from infra.facts import load
 from infra.sections import Hours, NodesConfig, StorageConfig, VolumeGib, not_in_future
 from trainer.config.base import Section
@@ -116,8 +116,8 @@ class GkeNodes(NodesConfig):
     `flex_start`: only try that."""
     zones: tuple[str, ...] = Field(default=(), max_length=8)
     """Zones of the region that the nodes may come from. Default: `gke.zone`, where all else stays."""
-    reservation: Annotated[str | None, Replaces("workers")] = None
-    """Name of the reservation that the nodes come from, with consumption reservation."""
+    reservation: Annotated[str | None, Replaces("workers"), OnlyWith("nodes.consumption", "reservation")] = None
+    """Name of the reservation that the nodes come from."""
     disk_type: Literal["pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced"] = "pd-balanced"
     """Type of the boot disk."""
     threads_per_core: Annotated[Literal[1, 2] | None, Replaces("workers")] = None
@@ -128,8 +128,13 @@ class GkeNodes(NodesConfig):
     gpu_driver: Annotated[Literal["managed", "daemonset"], Replaces("workers")] = "managed"
     """Who installs the accelerators' driver. `managed`: GKE, at the node's start. `daemonset`: a DaemonSet of the
     stack."""
-    gpu_driver_version: Annotated[Literal["DEFAULT", "LATEST"], Replaces("workers")] = "LATEST"
+    gpu_driver_version: Annotated[
+        Literal["DEFAULT", "LATEST"], Replaces("workers"), OnlyWith("nodes.gpuDriver", "managed")
+    ] = "LATEST"
     """Driver version of the node's image. LATEST, because torch's CUDA libraries need a recent one."""
+
+
+WITH_NFS = OnlyWith("storage.kind", "nfs")
 
 
 class GkeStorage(StorageConfig):
@@ -137,19 +142,21 @@ class GkeStorage(StorageConfig):
     """`nfs`: a disk behind an NFS server in the cluster. `filestore`: Google's NFS service."""
     retain: bool = False
     """With nfs: the disk stays when the stack is destroyed, and is still billed; `storage.disk` brings it back."""
-    disk: Annotated[str | None, Replaces("data")] = None
-    """With nfs: name of an existing disk in the zone to use, which is never deleted."""
+    disk: Annotated[str | None, Replaces("data"), WITH_NFS] = None
+    """Name of an existing disk in the zone to use, which is never deleted."""
     disk_type: Annotated[
         Literal["pd-ssd", "pd-balanced", "pd-standard"],
         Impossible(changed, f"a disk keeps its type, {_ITS_NAME}", on=("nfs",)),
+        WITH_NFS,
     ] = "pd-balanced"
-    """With nfs: type of the disk. pd-ssd costs 70 % more and serves no faster: the NFS server's machine, an
+    """Type of the disk. pd-ssd costs 70 % more and serves no faster: the NFS server's machine, an
     e2-standard-4, is the limit with either."""
     tier: Annotated[
         Literal["ZONAL", "BASIC_SSD", "BASIC_HDD"],
         Impossible(changed, f"an instance keeps its tier, {_ITS_NAME}", on=("filestore",)),
+        OnlyWith("storage.kind", "filestore"),
     ] = "ZONAL"
-    """With filestore: the service tier."""
+    """The service tier."""
     size_gib: Annotated[
         VolumeGib,
         Impossible(smaller, f"a disk does not shrink, {_ITS_NAME}", on=("nfs",)),
@@ -161,8 +168,8 @@ class GkeStorage(StorageConfig):
         ),
     ] = 10
     """Size of the volume, GiB; it can grow, on filestore's tier ZONAL within its range."""
-    server_image: str | None = None
-    """With nfs and a prebuilt image: the NFS server's image, by digest."""
+    server_image: Annotated[str | None, WITH_NFS, OnlyWith("image.builder", "prebuilt")] = None
+    """The NFS server's image, by digest."""
 
 
 def kinds(config: StackConfig) -> tuple[str, ...]:

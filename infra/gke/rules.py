@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pydantic.alias_generators import to_camel
-
 from infra.config import Rule, StackConfig, breaks
 from infra.gke import availability
 from infra.gke.keys import FLEX_HOURS, ORDER, GkeConfig, GkeNodes, GkeStorage, band, bands
@@ -139,11 +137,6 @@ def _placement(config: StackConfig) -> Iterator[str]:
 @breaks("gcp-a100", {"nodes": {"consumption": "reservation"}}, "nodes.reservation: missing; consumption reservation")
 @breaks(
     "gcp-a100",
-    {"nodes": {"consumption": "spot", "reservation": "mine"}},
-    "nodes.reservation: cannot be combined with nodes.consumption spot",
-)
-@breaks(
-    "gcp-a100",
     {"nodes": {"consumption": "flex_start", "maxRunHours": 200}},
     "nodes.maxRunHours: 200 with consumption flex_start, which gives nodes for 7 days at most; allowed: at most 168",
 )
@@ -157,11 +150,6 @@ def _consumption(config: StackConfig) -> Iterator[str]:
     if nodes.consumption == "reservation" and not nodes.reservation:
         yield (
             "nodes.reservation: missing; consumption reservation needs its name (`gcloud compute reservations list`)"
-        )
-    if nodes.reservation and nodes.consumption != "reservation":
-        yield (
-            f"nodes.reservation: cannot be combined with nodes.consumption {nodes.consumption}, which takes no "
-            "reservation; set nodes.consumption: reservation, or remove it"
         )
     if nodes.consumption == "queued" and config.check.enabled:
         yield "check.enabled: with nodes.consumption queued, nodes are provisioned only for the training; remove it"
@@ -221,23 +209,12 @@ def _zones(config: StackConfig) -> Iterator[str]:
 
 @breaks("gcp-c3", {"nodes": {"gpuDriver": "daemonset"}}, "nodes.gpuDriver: c3-highmem-8 has no accelerator")
 @breaks("gcp-c3", {"nodes": {"gpuDriverVersion": "LATEST"}}, "nodes.gpuDriverVersion: c3-highmem-8 has no accelerator")
-@breaks(
-    "gcp-a100",
-    {"nodes": {"gpuDriver": "daemonset", "gpuDriverVersion": "DEFAULT"}},
-    "nodes.gpuDriverVersion: only used with nodes.gpuDriver managed; remove it",
-)
 def _driver(config: StackConfig) -> Iterator[str]:
     nodes = config.section(GkeNodes)
     by_us, chosen = nodes.gpu_driver == "daemonset", "gpu_driver_version" in nodes.model_fields_set
-    if by_us and chosen:
-        yield "nodes.gpuDriverVersion: only used with nodes.gpuDriver managed; remove it"
     for key, used in (("gpuDriver", by_us), ("gpuDriverVersion", chosen)):
         if used and not config.machine.accelerators:
             yield f"nodes.{key}: {config.machine.name} has no accelerator; remove it"
-
-
-#: Key of `storage` -> the kind of volume that it belongs to.
-OF_VOLUME = {"disk_type": "nfs", "disk": "nfs", "server_image": "nfs", "tier": "filestore"}
 
 
 @breaks(
@@ -255,17 +232,6 @@ OF_VOLUME = {"disk_type": "nfs", "disk": "nfs", "server_image": "nfs", "tier": "
     {"storage": {"retain": True, "disk": "mine"}},
     "storage.retain: a disk that storage.disk names is never deleted; remove retain",
 )
-@breaks("gcp-a100", {"storage": {"tier": "ZONAL"}}, "storage.tier: only used with storage.kind filestore; set")
-@breaks(
-    "gcp-a100",
-    {"storage": {"kind": "filestore", "sizeGib": 1024, "diskType": "pd-ssd"}},
-    "storage.diskType: only used with storage.kind nfs; set",
-)
-@breaks(
-    "gcp-a100",
-    {"storage": {"kind": "filestore", "sizeGib": 1024, "disk": "mine"}},
-    "storage.disk: only used with storage.kind nfs",
-)
 @breaks(
     "gcp-a100",
     {"image": {"builder": "prebuilt", "ref": "x@sha256:" + "0" * 64}},
@@ -273,9 +239,6 @@ OF_VOLUME = {"disk_type": "nfs", "disk": "nfs", "server_image": "nfs", "tier": "
 )
 def _storage(config: StackConfig) -> Iterator[str]:
     storage = config.section(GkeStorage)
-    for key, kind in OF_VOLUME.items():
-        if key in storage.model_fields_set and getattr(storage, key) is not None and storage.kind != kind:
-            yield f"storage.{to_camel(key)}: only used with storage.kind {kind}; set storage.kind, or remove it"
     volume = storage.tier if storage.kind == "filestore" else storage.kind
     if band(volume, storage.size_gib) is None:
         what = f"filestore tier {volume}" if storage.kind == "filestore" else "nfs, whose disk it is"

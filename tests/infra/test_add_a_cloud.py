@@ -99,7 +99,7 @@ def test_every_mistake_is_told_at_once() -> None:
 
 def test_its_keys_are_documented_and_a_living_cluster_does_not_move() -> None:
     assert keys()["aks.location"].description
-    built = {key: changes.value_of(parse(VALUES, "test"), key) for key in changes.recorded("aks")}
+    built = {key: parse(VALUES, "test").value(key) for key in changes.recorded("aks")}
     moved = parse({**VALUES, "aks": {"location": "northeurope"}}, "test")
     (problem,) = changes.problems(moved, built)
     assert problem.startswith("aks.location: northeurope on a stack that lives with westeurope; a resource group stays")

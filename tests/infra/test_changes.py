@@ -25,7 +25,7 @@ def config(stack: str, sections: Sections) -> StackConfig:
 def built(stack: str, volume: str, sections: Sections) -> dict[str, Any]:
     """The values that a living stack would have recorded."""
     there = config(stack, sections)
-    values = {key: changes.value_of(there, key) for key in changes.recorded(there.cluster.kind)}
+    values = {key: there.value(key) for key in changes.recorded(there.cluster.kind)}
     return {**values, changes.VOLUME: volume}
 
 

@@ -39,12 +39,6 @@ def test_an_image_without_a_digest_is_refused(given: str) -> None:
     assert [line.partition(":")[0] for line in caught.value.lines] == ["eks.efaPlugin"]
 
 
-def test_an_image_for_adapters_that_are_not_there_is_refused() -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse(changed(STACK, eks={"efaPlugin": MINE}), STACK)
-    assert caught.value.lines == ["eks.efaPlugin: only used with nodes.efa; set nodes.efa, or remove it"]
-
-
 def test_without_an_answer_a_preview_goes_on_and_up_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     warned: list[str] = []
     monkeypatch.setattr(pulumi.log, "warn", warned.append)
