@@ -104,9 +104,11 @@ def test_padded_rows_get_no_probability_and_no_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tied", "compile"), [(True, False), (False, False), pytest.param(False, True, marks=can_compile)]
+    ("tied", "compile", "chunk"),
+    [(True, False, 16), (False, False, 16), pytest.param(False, True, 25, marks=can_compile)],
 )
-def test_the_head_in_chunks_equals_cross_entropy_of_the_logits(tied: bool, compile: bool) -> None:
+def test_the_head_in_chunks_equals_cross_entropy_of_the_logits(tied: bool, compile: bool, chunk: int) -> None:
+    """Of 50 tokens 16 leave a rest; compiled, each length would be another kernel."""
     torch.manual_seed(0)
     kernels = Kernels(compile)
     hidden = torch.randn(50, 16, requires_grad=True)
@@ -116,7 +118,7 @@ def test_the_head_in_chunks_equals_cross_entropy_of_the_logits(tied: bool, compi
     expected = torch.autograd.grad(reference * 0.37, (hidden, weight))
     padded = F.pad(weight, (0, 0, 0, 84), value=0.5)
     holder = TiedGradient() if tied else None
-    loss = token_loss(hidden, padded, targets, VOCABULARY, kernels, chunk=16, tied=holder)
+    loss = token_loss(hidden, padded, targets, VOCABULARY, kernels, chunk=chunk, tied=holder)
     if holder is None:
         found = torch.autograd.grad(loss * 0.37, (hidden, weight))
     else:
@@ -129,7 +131,7 @@ def test_the_head_in_chunks_equals_cross_entropy_of_the_logits(tied: bool, compi
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
     with torch.no_grad():
-        again = token_loss(hidden, padded, targets, VOCABULARY, kernels, chunk=16)
+        again = token_loss(hidden, padded, targets, VOCABULARY, kernels, chunk=chunk)
     torch.testing.assert_close(again, reference, rtol=1e-6, atol=0)
 
 
