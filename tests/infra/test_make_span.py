@@ -82,6 +82,6 @@ def test_a_destroy_waits_for_the_cluster_and_on_google_cloud_for_no_node_pool(st
     assert not [part for part in chain.resources if part.kind == "NodePool" and not part.deleted_with]
 
 
-def test_the_table_names_every_stack() -> None:
-    table = parts(CLOUD_STACKS)[2]
-    assert all(any(row.startswith(f"| {name} | ") for row in table) for name in CLOUD_STACKS)
+def test_the_table_has_a_row_for_each_stack_with_its_longest_chains() -> None:
+    (row,) = [row for row in parts(["gcp-smoke"])[2] if row.startswith("| gcp-smoke | ")]
+    assert row.count("Cluster cluster") == 2
