@@ -296,7 +296,7 @@ class DatasetConfig(Section):
     timeout_minutes: Annotated[Minutes, NO_MATHEMATICS] = 60
     """How long the text may take to be fetched and tokenised: then the Job ends, and `pulumi up` says so."""
     cpu: Annotated[Cores, NO_MATHEMATICS] = 0.5
-    """CPU cores of the dataset Job: the tokenizer uses all of them."""
+    """CPU cores of the dataset Job, which runs a process for each."""
     memory_gib: Annotated[Gib, NO_MATHEMATICS] = 2.0
     """Memory of the dataset Job, GiB."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 
 import pulumi
@@ -113,7 +114,7 @@ def stack_keys(training: TrainingConfig) -> dict[str, str]:
     asked = "training.questionAnswering.train and .validation"
     arguments = ("--input", "--text-field", "--documents", "--validation-fraction")
     keys = {name: f"dataset.{to_camel(name.removeprefix('--').replace('-', '_'))}" for name in arguments}
-    keys |= {"--tokenizer": tokenizer, "--output": "dataset.name", "--questions": asked}
+    keys |= {"--tokenizer": tokenizer, "--output": "dataset.name", "--questions": asked, "--workers": "dataset.cpu"}
     return {**keys, "--model": "training.model.name", "--conversations": "training.task: finetune"}
 
 
@@ -172,6 +173,8 @@ def _pod(
     account: k8s.core.v1.ServiceAccount | None,
 ) -> k8s.core.v1.PodSpecArgs:
     config, keys = stack.dataset, json.dumps(stack_keys(stack.training))
+    if command[0] == "trainer.prepare":  # a process for each core that the Job asks for; the bytes do not depend on it
+        command = [*command, "--workers", str(math.ceil(config.cpu))]
 
     def container(name: str, command: list[str]) -> k8s.core.v1.ContainerArgs:
         return k8s.core.v1.ContainerArgs(

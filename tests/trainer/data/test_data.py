@@ -6,6 +6,7 @@ import json
 import mmap
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trainer.data.test_documents import ODD
 from trainer.data.batches import Batches, Tokens, gather, open_dataset, order, permute, share, windows
 from trainer.errors import UserError
 from trainer.parallel.world import World
@@ -249,3 +251,40 @@ def test_the_digest_is_that_of_the_tokens_and_not_of_the_folder(dataset: Path, t
         changed["splits"][split]["shards"][0] |= change
         (other / "index.json").write_text(json.dumps(changed))
         assert open_dataset(str(other)).digest != first
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("name", ["index.json", "train"])
+def test_an_odd_shard_or_index_is_refused(odd: str, name: str, dataset: Path, tmp_path: Path) -> None:
+    dataset = shutil.copytree(dataset, tmp_path / "data")
+    path = dataset / name if name == "index.json" else next(dataset.glob("train-*.bin"))
+    path.unlink()
+    ODD[odd](path)
+    with pytest.raises(UserError, match=r"^data\.directory: ") as caught:
+        open_dataset(str(dataset), verify=True)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"splits": {}},
+        {"splits": []},
+        {"splits": None},
+        {"dtype": "nonsense"},
+        {"vocabulary": "many"},
+        {"end_of_text": None},
+    ]
+    + [{"splits": {"train": {"shards": [shard]}, "validation": {"shards": []}}} for shard in ({}, 5, {"file": 5})]
+    + [
+        {"splits": {"train": {"shards": [{"file": name, "tokens": 1}]}, "validation": {"shards": []}}}
+        for name in ("../a", "/etc/passwd", "a\0")
+    ],
+    ids=str,
+)
+def test_an_index_of_another_form_is_one_line(change: dict[str, Any], dataset: Path, tmp_path: Path) -> None:
+    dataset = shutil.copytree(dataset, tmp_path / "data")
+    index = dataset / "index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | change))
+    with pytest.raises(UserError, match=r"index\.json is damaged \(.*\); run python -m trainer.prepare"):
+        open_dataset(str(dataset))

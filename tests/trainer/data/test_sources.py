@@ -1,129 +1,167 @@
-"""Every kind of input that `trainer.prepare` reads, and what it says of input that it cannot read."""
+"""What an input may name; which files of a folder are read, and that the others are said or refused, never dropped."""
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import io
-import json
-import lzma
-import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import fsspec
-import numpy as np
 import pyarrow as pa
 import pytest
-import zstandard
 from pyarrow import parquet
-from tokenizers import Tokenizer
 
-from tests.trainer.toy import apart
+from cli.upload import unread
+from tests.trainer.data.test_documents import TEXTS, pieces, read, records
 from trainer import prepare
 from trainer.data import documents
-from trainer.data.documents import Piece, Segment, TextField, plan, units
-from trainer.data.sources import Source, find
+from trainer.data.sources import find
 from trainer.errors import UserError
 
-TEXTS = [
-    f"Document {number} says: light is not similar, {'very ' * (number % 7)}homogeneal.\n\nTwice."
-    for number in range(60)
-]
-END = "<|endoftext|>"
+TEXT = "Light is not similar, or homogeneal. " * 40
 
 
-def pieces(spec: str) -> int:
-    return len(plan(find([spec]), "file"))
+def folder(top: Path, *names: str) -> Path:
+    for name in names:
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_bytes(gzip.compress(TEXT.encode()) if name.endswith(".gz") else TEXT.encode())
+    return top
 
 
-@pytest.fixture
-def prepared(tmp_path: Path, tokenizer: Path) -> Callable[..., list[str]]:
-    """Prepare inputs and return the documents of both splits as text."""
-
-    def build(*inputs: str | Path, extra: tuple[str, ...] = ()) -> list[str]:
-        output = tmp_path / "out"
-        names = [str(name) for name in inputs]
-        command = ["--input", *names, "--output", str(output), "--tokenizer", str(tokenizer), *extra]
-        of_the_hub = any(name.startswith("hf:") for name in names)
-        assert (apart(prepare.main, command) if of_the_hub else prepare.main(command)) == 0
-        decode = Tokenizer.from_file(str(output / "tokenizer.json")).decode
-        found = []
-        for split in ("train", "validation"):
-            shards = sorted(output.glob(f"{split}-*.bin"))
-            ids = np.concatenate([np.fromfile(path, np.uint16) for path in shards])
-            *texts, rest = decode(ids.tolist(), skip_special_tokens=False).split(END)
-            assert rest == ""  # each document is ended
-            assert texts, f"{split} is empty"
-            found += texts
-        return found
-
-    return build
+READ = ["a.txt", "b.rst", "c.md", "d.markdown", "e.adoc", "f.tex", "g.org", "h.TXT", "i.rst.gz", "deep/er/j.text"]
 
 
-def records(texts: list[str], field: str = "text") -> bytes:
-    return "".join(json.dumps({"id": n, field: text}) + "\n" for n, text in enumerate(texts)).encode()
+def test_every_kind_of_plain_text_is_read(tmp_path: Path) -> None:
+    found = find([str(folder(tmp_path, *READ))])
+    assert {str(Path(source.name).relative_to(tmp_path)) for source in found} == set(READ)
+    assert {source.kind for source in found} == {"text"}
 
 
-PACKED = {
-    "": lambda data: data,
-    ".gz": gzip.compress,
-    ".zst": zstandard.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-}
-
-
-@pytest.mark.parametrize("ending", PACKED)
-def test_json_lines_plain_and_compressed(tmp_path: Path, prepared: Callable[..., list[str]], ending: str) -> None:
-    path = tmp_path / f"data.jsonl{ending}"
-    path.write_bytes(PACKED[ending](records(TEXTS)))
-    assert sorted(prepared(path)) == sorted(TEXTS)
-
-
-def test_compressed_files_of_several_parts_are_read_to_the_end(
-    tmp_path: Path, prepared: Callable[..., list[str]]
+def test_the_job_says_which_files_it_passed_over_and_why_at_once_and_at_its_end(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for ending in (".gz", ".zst"):
-        parts = [PACKED[ending](records(part)) for part in (TEXTS[:25], TEXTS[25:])]
-        (tmp_path / f"data.jsonl{ending}").write_bytes(b"".join(parts))
-        assert sorted(prepared(tmp_path / f"data.jsonl{ending}")) == sorted(TEXTS)
+    corpus = folder(tmp_path / "corpus", *READ, "page.html", "code.py", "LICENSE", ".git/HEAD.txt", ".b.txt.part")
+    (corpus / "empty.txt").touch()
+    arguments = ["--input", str(corpus), "--output", str(tmp_path / "out"), "--tokenizer", str(tokenizer)]
+    for state in ("written", "found"):
+        assert prepare.main(arguments) == 0
+        said = capsys.readouterr().out
+        for why, names in {
+            "of kind .html": "page.html",
+            "of kind .py": "code.py",
+            "without a suffix": "LICENSE",
+            "empty": "empty.txt",
+        }.items():
+            assert f"event=passed_over folder={corpus} why='{why}' files=1 such_as={names}\n" in said
+        assert f"event=passed_over folder={corpus} why='hidden' files=2 such_as=" in said
+        (last,) = [line for line in said.splitlines() if "event=prepared" in line]
+        assert f"state={state}" in last
+        assert f"files={len(READ)} passed_over='6 (" in last
 
 
-def test_parquet_with_a_field_of_another_name(tmp_path: Path, prepared: Callable[..., list[str]]) -> None:
-    table = pa.table({"id": list(range(60)), "body": [None, *TEXTS[1:]]})
-    parquet.write_table(table, tmp_path / "data.parquet", row_group_size=13)
-    assert sorted(prepared(tmp_path / "data.parquet", extra=("--text-field", "body"))) == sorted(TEXTS[1:])
+def test_nothing_is_said_where_everything_is_read(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = folder(tmp_path / "corpus", *READ)
+    assert prepare.main(["--input", str(corpus), "--output", str(tmp_path / "o"), "--tokenizer", str(tokenizer)]) == 0
+    assert "passed_over" not in capsys.readouterr().out
 
 
-def test_a_folder_a_pattern_and_several_inputs(tmp_path: Path, prepared: Callable[..., list[str]]) -> None:
-    folder = tmp_path / "data" / "deep"
-    folder.mkdir(parents=True)
-    (folder / "a.jsonl").write_bytes(records(TEXTS[:20]))
-    (folder / "b.jsonl.gz").write_bytes(gzip.compress(records(TEXTS[20:40])))
-    (folder / "c.png").write_bytes(b"no text")
-    (folder / "empty.jsonl").touch()
-    (tmp_path / "more.jsonl").write_bytes(records(TEXTS[40:]))
-    whole = sorted(prepared(tmp_path / "data", tmp_path / "more.jsonl"))
-    assert whole == sorted(TEXTS)
-    assert sorted(prepared(folder / "*.jsonl*", tmp_path / "more.jsonl")) == whole
-    assert sorted(prepared(f"file://{folder}/a.jsonl")) == sorted(TEXTS[:20])
+@pytest.mark.parametrize(
+    "name", ["b.pdf", "b.csv", "deep/b.tsv", "b.docx", "b.zip", "b.arrow", "b.csv.gz", "b.EPUB", "b.tar.gz"]
+)
+def test_a_folder_with_text_that_nothing_here_takes_out_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    folder(tmp_path, "a.txt", name)
+    with pytest.raises(UserError) as caught:
+        find([str(tmp_path)])
+    assert f"{tmp_path / name} is of a kind that is not read from a folder, and what it says would be lost" in str(
+        caught.value
+    )
+    # The way that the message names.
+    assert len(find([f"{tmp_path}/*.txt"])) == 1
 
 
-def test_urls_through_fsspec(prepared: Callable[..., list[str]]) -> None:
-    system = fsspec.filesystem("memory")
-    system.pipe("/bucket/a.jsonl", records(TEXTS[:30]))
-    system.pipe("/bucket/b.jsonl.zst", zstandard.compress(records(TEXTS[30:])))
-    assert sorted(prepared("memory://bucket")) == sorted(TEXTS)
-    assert sorted(prepared("memory://bucket/*.zst")) == sorted(TEXTS[30:])
-    before = find(["memory://bucket/a.jsonl"])[0].identity
-    system.pipe("/bucket/a.jsonl", records(TEXTS[:31]))
-    assert find(["memory://bucket/a.jsonl"])[0].identity != before
+def test_a_pattern_reads_what_it_names_and_says_what_is_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder(tmp_path, "a.py", "b.py", "c.txt")
+    (tmp_path / "empty.py").touch()
+    assert len(find([f"{tmp_path}/*.py"])) == 2
+    assert "why='empty' files=1 such_as=empty.py" in capsys.readouterr().out
+
+
+def test_upload_says_what_it_does_not_send_and_what_no_dataset_reads(tmp_path: Path) -> None:
+    corpus = folder(tmp_path / "corpus", "a.txt", "b.rst", "page.html", "old.pdf", ".git/HEAD")
+    names = sorted(path.name for path in corpus.iterdir() if path.is_file())
+    assert unread(corpus, names) == [
+        "1 hidden file was not sent.",
+        "As dataset.input this folder is refused: old.pdf would be passed over; convert it.",
+        "1 file of kind .pdf is not read as text: old.pdf",
+        "1 file of kind .html is not read as text: page.html",
+    ]
+    model = folder(tmp_path / "model", "config.json", "model.safetensors", "merges.pdf")
+    assert unread(model, [path.name for path in model.iterdir()]) == [], "a model is no dataset"
+    assert unread(corpus / "a.txt", names[:1]) == []
+
+
+HEAD = "---\nlicense: mit\n{}---\n# A data set\n"
+NAMED = """configs:
+- config_name: default
+  data_files:
+  - {split: train, path: a.jsonl}
+  - {split: test, path: b.jsonl}
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "names", "splits"),
+    [
+        (HEAD, ["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"], ["test", "train"]),
+        (HEAD, ["train.jsonl", "validation.jsonl", ".cache/x/test.jsonl"], ["train", "validation"]),
+        (HEAD, ["train/0.txt", "dev/0.txt"], ["dev", "train"]),
+        (HEAD.replace("{}", NAMED), ["a.jsonl", "b.jsonl"], ["train", "test"]),
+        (None, ["my_train.jsonl", "my_eval.jsonl.gz"], ["eval", "train"]),
+    ],
+)
+def test_a_clone_with_several_splits_is_refused_and_names_them(
+    tmp_path: Path, head: str | None, names: list[str], splits: list[str]
+) -> None:
+    folder(tmp_path, *names)
+    if head is not None:
+        (tmp_path / "README.md").write_text(head.replace("{}", ""))
+    with pytest.raises(UserError) as caught:
+        find([str(tmp_path)])
+    told = str(caught.value)
+    assert f"--input {tmp_path}: holds the splits {', '.join(splits)}, and all of them would be learned" in told
+    assert f"give hf:{tmp_path} for its split train" in told
+
+
+@pytest.mark.parametrize(
+    ("head", "names", "read"),
+    [
+        (HEAD, ["data/train-0.parquet", "data/train-1.parquet"], 2),
+        (HEAD, ["a.jsonl"], 1),
+        ("# A book\n", ["a.txt"], 2),
+        ("---\ntitle: Notes\n---\nText", ["a.txt"], 2),
+        (HEAD, [], 1),
+        (None, ["train.txt", "test.txt", "eval-of-a-dev.txt"], 3),
+        (None, ["pretrain.jsonl", "testament.jsonl", "valley.jsonl"], 3),
+    ],
+)
+def test_a_card_is_passed_over_and_another_readme_is_text(
+    tmp_path: Path, head: str | None, names: list[str], read: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder(tmp_path, *names)
+    if head is not None:
+        (tmp_path / "README.md").write_text(head.replace("{}", ""))
+    assert len(find([str(tmp_path)])) == read
+    passed = bool(head == HEAD and names)
+    assert ("why='card of a data set' files=1 such_as=README.md" in capsys.readouterr().out) == passed
 
 
 class Server(SimpleHTTPRequestHandler):
@@ -160,140 +198,30 @@ def web(tmp_path: Path) -> Iterator[str]:
     server.server_close()
 
 
-def test_a_web_server_is_read_in_ranges_by_several_processes(
-    tmp_path: Path, prepared: Callable[..., list[str]], web: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_web_server_is_read_in_ranges(tmp_path: Path, web: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "PIECE_BYTES", 2000)
     (tmp_path / "web" / "a.jsonl").write_bytes(records(TEXTS))
     (tmp_path / "web" / "b.jsonl.gz").write_bytes(gzip.compress(records(TEXTS)))
-    table = pa.table({"text": TEXTS})
-    parquet.write_table(table, tmp_path / "web" / "c.parquet", row_group_size=7)
-    assert len(plan(find([f"{web}/a.jsonl"]), "file")) > 1
-    names = [f"{web}/{name}" for name in ("a.jsonl", "b.jsonl.gz", "c.parquet")]
-    assert sorted(prepared(*names, extra=("--workers", "2"))) == sorted(TEXTS * 3)
+    parquet.write_table(pa.table({"text": TEXTS}), tmp_path / "web" / "c.parquet", row_group_size=7)
+    assert pieces(f"{web}/a.jsonl") > 1
+    for name in ("a.jsonl", "b.jsonl.gz", "c.parquet"):
+        assert read(f"{web}/{name}") == TEXTS
 
 
-@pytest.mark.parametrize(
-    ("how", "joint"), [("lines", "\n"), ("blank-lines", "\n \n\n"), ("end-of-text", f"\n{END}\n"), ("file", "\n\n")]
-)
-def test_documents_in_a_text_file(tmp_path: Path, prepared: Callable[..., list[str]], how: str, joint: str) -> None:
-    texts = [text.replace("\n\n", " ") for text in TEXTS] if how != "end-of-text" else TEXTS
-    texts = texts * 15 if how == "file" else texts
-    whole = joint.join(texts)
-    (tmp_path / "text.txt").write_bytes(b"\xef\xbb\xbf" + whole.replace("\n", "\r\n").encode())
-    found = prepared(tmp_path / "text.txt", extra=("--documents", how))
-    if how == "file":  # one document, of which some passages are held out
-        assert sum(map(len, found)) == len(whole)
-    elif how == "end-of-text":
-        assert sorted(text.replace("\r", "") for text in found) == sorted(texts)
-    else:
-        assert sorted(found) == sorted(texts)
-
-
-def test_a_hub_dataset_in_a_local_folder(tmp_path: Path, prepared: Callable[..., list[str]]) -> None:
-    folder = tmp_path / "set"
-    folder.mkdir()
-    for number in range(3):
-        rows = TEXTS[number * 20 : number * 20 + 20]
-        parquet.write_table(pa.table({"text": rows}), folder / f"train-0000{number}-of-00003.parquet")
-    assert sorted(prepared(f"hf:{folder}")) == sorted(TEXTS)
-    assert apart(pieces, f"hf:{folder}") == 3
-
-
-@pytest.mark.parametrize("how", ["file", "lines", "json"])
-@pytest.mark.parametrize("size", [50, 333, 1500])
-def test_ranges_of_a_file_hold_each_document_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, size: int
-) -> None:
-    """However a large file is cut for the processes."""
-    monkeypatch.setattr(documents, "PIECE_BYTES", size)
-    path = tmp_path / ("data.jsonl" if how == "json" else "data.txt")
-    joint = {"lines": "\n", "file": "\n\n"}.get(how, "")
-    texts = [text.replace("\n", "") for text in TEXTS]
-    path.write_bytes(records(texts) if how == "json" else joint.join(texts).encode())
-    how = how if how != "json" else "file"
-    pieces = plan(find([str(path)]), how)
-    assert len(pieces) > 1
-    found = [unit.text for piece in pieces for unit in units(piece, how, TextField("text"))]
-    assert found == texts if path.suffix == ".jsonl" or how == "lines" else "".join(found) == joint.join(texts)
-
-
-def test_row_groups_of_a_large_parquet_file_are_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "PIECE_BYTES", 500)
-    parquet.write_table(pa.table({"text": TEXTS}), tmp_path / "data.parquet", row_group_size=7)
-    pieces = plan(find([str(tmp_path / "data.parquet")]), "file")
-    assert len(pieces) > 2
-    assert [unit.text for piece in pieces for unit in units(piece, "file", TextField("text"))] == TEXTS
-
-
-def test_passages_encode_as_the_whole_text_does(tmp_path: Path) -> None:
-    """A document that is too long for one call gets the same ids as in one call."""
-    from trainer.data.encoding import Encoder
-    from trainer.data.tokenizer import load_tokenizer
-
-    tokenizer = load_tokenizer("gpt2")
-    whole = prepare.SAMPLE.read_text("utf-8")[:60_000] + "\n\n\n  indented\n\n" + "word " * 40_000 + "\n\nend"
-    (tmp_path / "text.txt").write_text(whole, encoding="utf-8")
-    source = Source(str(tmp_path / "text.txt"), "text", size=len(whole.encode()))
-    joins = Encoder(tokenizer, np.uint16, exact=True).joins
-    piece, field = Piece(0, (Segment(source, 0),)), TextField("text")
-    passages = [unit.text for unit in units(piece, "file", field, joins)]
-    assert len(passages) > 10
-    assert "".join(passages) == whole
-    ids = [number for text in passages for number in tokenizer.encode(text).ids]
-    assert ids == tokenizer.encode(whole).ids
-
-
-def broken_zstandard() -> bytes:
-    data = zstandard.compress(os.urandom(5000))
-    return data[: len(data) // 2]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "extra", "said"),
-    [
-        ("a.jsonl", records(TEXTS[:3]) + b'{"text": "cut', [], "a.jsonl, line 4: not JSON"),
-        ("a.json", b'[{"text": "a list"}]\n', [], "line 1: the file is a list, not one JSON object per line; jq -c"),
-        ("a.json", b'\xef\xbb\xbf [\n {"text": "a list"}\n]\n', [], "the file is a list, not one JSON object per line"),
-        ("a.jsonl", b'{"text": "a"}\n[1]\n', [], "no field 'text'; it is not a JSON object"),
-        ("a.jsonl", records(TEXTS, "body"), [], "a.jsonl, line 1: no field 'text'; it has id, body"),
-        ("a.jsonl", b'{"text": 5}\n', [], "holds a number, not text"),
-        ("a.jsonl.gz", gzip.compress(records(TEXTS))[:-20], [], "is damaged or cut short"),
-        ("a.jsonl.gz", b"\x1f\x8b no gzip", [], "is damaged or cut short"),
-        ("a.txt.zst", broken_zstandard(), [], "is damaged or cut short"),
-        ("a.txt.zst", b"no zstandard", [], "is damaged or cut short"),
-        ("a.txt.bz2", b"no bzip2", [], "is damaged or cut short"),
-        ("a.parquet", b"no parquet", [], "is damaged or cut short (ArrowInvalid"),
-        ("a.zip", b"PK", [], ".zip files are not read; unpack"),
-        ("a.txt", b"\xff\xfe\x00latin", [], "not UTF-8"),
-        ("a.txt", b"fine\n\xfflatin", ["--documents", "lines"], "not UTF-8 text (invalid start byte near byte 5)"),
-        ("a.jsonl", records(TEXTS[:3]), [], "3 document(s) leave the validation split empty"),
-        ("a.jsonl", records(TEXTS), ["--workers", "-1"], "--workers -1"),
-        ("a.jsonl", records(TEXTS), ["--shard-tokens", "0"], "--shard-tokens 0"),
-    ],
-)
-def test_bad_input_is_one_line(
-    tmp_path: Path,
-    tokenizer: Path,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    content: bytes,
-    extra: list[str],
-    said: str,
-) -> None:
-    (tmp_path / name).write_bytes(content)
-    output = tmp_path / "out"
-    arguments = ["--input", str(tmp_path / name), "--output", str(output), "--tokenizer", str(tokenizer), *extra]
-    assert prepare.main(arguments) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
-    assert not (output / "index.json").exists()
+def test_a_web_page_in_place_of_data_is_refused_and_text_is_not(tmp_path: Path, web: str) -> None:
+    for name in ("page.html", "a.txt"):
+        (tmp_path / "web" / name).write_text("<!DOCTYPE html><title>Sign in</title>")
+    for page in ("page.html", ""):  # the second is the server's list of its files
+        with pytest.raises(UserError, match=r"answers with a web page \(text/html\).*the address of the file itself"):
+            find([f"{web}/{page}"])
+    assert find([f"{web}/a.txt"])
+    assert find([str(tmp_path / "web" / "page.html")])  # a person saved it
 
 
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
+        ("/no/such.txt", 2, "no such file or folder"),
         ("/no/such/*.txt", 2, "no file with content matches"),
         ("nothing://bucket/x", 2, "Protocol not known"),
         ("http://127.0.0.1:9/data.jsonl", 75, "cannot be reached"),  # a refused connection may pass
@@ -308,23 +236,3 @@ def test_names_that_lead_nowhere_are_one_line(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
-
-
-def test_a_line_number_in_a_later_range_counts_from_the_beginning(
-    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(documents, "PIECE_BYTES", 300)
-    (tmp_path / "a.jsonl").write_bytes(records(TEXTS[:50]) + b"broken\n" + records(TEXTS))
-    arguments = ["--input", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "out"), "--workers", "1"]
-    assert prepare.main([*arguments, "--tokenizer", str(tokenizer)]) == 2
-    assert "a.jsonl, line 51: not JSON" in capsys.readouterr().err
-
-
-def test_a_web_page_in_place_of_data_is_refused_and_text_is_not(tmp_path: Path, web: str) -> None:
-    for name in ("page.html", "a.txt"):
-        (tmp_path / "web" / name).write_text("<!DOCTYPE html><title>Sign in</title>")
-    for page in ("page.html", ""):  # the second is the server's list of its files
-        with pytest.raises(UserError, match=r"answers with a web page \(text/html\).*the address of the file itself"):
-            find([f"{web}/{page}"])
-    assert find([f"{web}/a.txt"])
-    assert find([str(tmp_path / "web" / "page.html")])  # a person saved it

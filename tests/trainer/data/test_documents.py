@@ -1,0 +1,312 @@
+"""Every kind of file that is read, each document once, and one line with its place for what cannot be read."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pytest
+import zstandard
+from pyarrow import parquet
+
+from tests.trainer.toy import apart
+from trainer.data import documents, sources
+from trainer.data.documents import Piece, Segment, TextField, plan, units
+from trainer.data.encoding import Encoder
+from trainer.data.sources import SAMPLE, Source, find
+from trainer.data.tokenizer import load_tokenizer
+from trainer.errors import UserError
+
+TEXTS = [
+    f"Document {number} says: light is not similar, {'very ' * (number % 7)}homogeneal.\n\nTwice."
+    for number in range(60)
+]
+END = "<|endoftext|>"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4" * 64 + b"\nsize 1048576\n"
+
+
+def records(texts: list[str], field: str = "text") -> bytes:
+    return "".join(json.dumps({"id": n, field: text}) + "\n" for n, text in enumerate(texts)).encode()
+
+
+def read(name: str | Path, how: str = "file", field: str = "text") -> list[str]:
+    """The texts of all units, as the pieces have them."""
+    pieces = plan(find([str(name)]), how)
+    return [unit.text for piece in pieces for unit in units(piece, how, TextField(field))]
+
+
+def pieces(name: str | Path, how: str = "file") -> int:
+    return len(plan(find([str(name)]), how))
+
+
+def refusal(name: str | Path, how: str = "file") -> str:
+    with pytest.raises(UserError) as caught:
+        read(name, how)
+    said = str(caught.value)
+    assert "\n" not in said
+    assert "run the same command again" not in said
+    return said
+
+
+PACKED = {
+    "": lambda data: data,
+    ".gz": gzip.compress,
+    ".zst": zstandard.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
+
+
+@pytest.mark.parametrize("ending", PACKED)
+def test_json_lines_plain_and_compressed_in_several_parts(tmp_path: Path, ending: str) -> None:
+    parts = [PACKED[ending](records(part)) for part in (TEXTS[:25], TEXTS[25:])]
+    (tmp_path / f"data.jsonl{ending}").write_bytes(b"".join(parts))
+    assert read(tmp_path / f"data.jsonl{ending}") == TEXTS
+
+
+def test_parquet_with_a_field_of_another_name(tmp_path: Path) -> None:
+    table = pa.table({"id": list(range(60)), "body": [None, *TEXTS[1:]]})
+    parquet.write_table(table, tmp_path / "data.parquet", row_group_size=13)
+    assert read(tmp_path / "data.parquet", field="body") == TEXTS[1:]
+
+
+@pytest.mark.parametrize(
+    ("how", "joint"), [("lines", "\n"), ("blank-lines", "\n \n\n"), ("end-of-text", f"\n{END}\n"), ("file", "\n\n")]
+)
+def test_documents_in_a_text_file(tmp_path: Path, how: str, joint: str) -> None:
+    texts = [text.replace("\n\n", " ") for text in TEXTS] if how != "end-of-text" else TEXTS
+    (tmp_path / "text.txt").write_bytes(b"\xef\xbb\xbf" + joint.join(texts).replace("\n", "\r\n").encode())
+    found = read(tmp_path / "text.txt", how)
+    if how == "file":  # one document, in passages
+        found, texts = ["".join(found)], [joint.join(texts)]
+    assert [text.replace("\r", "") for text in found] == texts
+
+
+@pytest.mark.parametrize("how", ["file", "lines", "json"])
+@pytest.mark.parametrize("size", [50, 1500])
+def test_ranges_of_a_file_hold_each_document_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, size: int
+) -> None:
+    """However a large file is cut for the processes."""
+    monkeypatch.setattr(documents, "PIECE_BYTES", size)
+    path = tmp_path / ("data.jsonl" if how == "json" else "data.txt")
+    texts = [text.replace("\n", "") for text in TEXTS]
+    path.write_bytes(records(texts) if how == "json" else "\n".join(texts).encode())
+    how = "lines" if how == "lines" else "file"
+    assert pieces(path, how) > 1
+    found = read(path, how)
+    assert found == texts if path.suffix == ".jsonl" or how == "lines" else "".join(found) == "\n".join(texts)
+
+
+def test_row_groups_of_a_large_parquet_file_are_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "PIECE_BYTES", 500)
+    parquet.write_table(pa.table({"text": TEXTS}), tmp_path / "data.parquet", row_group_size=7)
+    assert pieces(tmp_path / "data.parquet") > 2
+    assert read(tmp_path / "data.parquet") == TEXTS
+
+
+def test_addresses_through_fsspec() -> None:
+    system = fsspec.filesystem("memory")
+    system.pipe("/bucket/a.jsonl", records(TEXTS[:30]))
+    system.pipe("/bucket/b.jsonl.zst", zstandard.compress(records(TEXTS[30:])))
+    assert read("memory://bucket") == TEXTS
+    assert read("memory://bucket/*.zst") == TEXTS[30:]
+    before = find(["memory://bucket/a.jsonl"])[0].identity
+    system.pipe("/bucket/a.jsonl", records(TEXTS[:31]))
+    assert find(["memory://bucket/a.jsonl"])[0].identity != before
+
+
+def test_a_hub_dataset_in_a_local_folder(tmp_path: Path) -> None:
+    for number in range(3):
+        rows = TEXTS[number * 20 : number * 20 + 20]
+        parquet.write_table(pa.table({"text": rows}), tmp_path / f"train-0000{number}-of-00003.parquet")
+    assert apart(_read_and_count, f"hf:{tmp_path}") == (TEXTS, 3)
+
+
+def _read_and_count(name: str) -> tuple[list[str], int]:
+    return read(name), pieces(name)
+
+
+def test_passages_encode_as_the_whole_text_does(tmp_path: Path) -> None:
+    """A document that is too long for one call gets the same ids as in one call."""
+    tokenizer = load_tokenizer("gpt2")
+    whole = SAMPLE.read_text("utf-8")[:60_000] + "\n\n\n  indented\n\n" + "word " * 40_000 + "\n\nend"
+    (tmp_path / "text.txt").write_text(whole, encoding="utf-8")
+    source = Source(str(tmp_path / "text.txt"), "text", size=len(whole.encode()))
+    joins = Encoder(tokenizer, np.uint16, exact=True).joins
+    piece, field = Piece(0, (Segment(source, 0),)), TextField("text")
+    passages = [unit.text for unit in units(piece, "file", field, joins)]
+    assert len(passages) > 10
+    assert "".join(passages) == whole
+    ids = [number for text in passages for number in tokenizer.encode(text).ids]
+    assert ids == tokenizer.encode(whole).ids
+
+
+CUT, LIST = records(TEXTS[:3]) + b'{"text": "cut', "the file is a list, not one JSON object per line"
+NESTED = b'{"text": "a", "x": ' + b"[" * 99_999 + b"]" * 99_999 + b"}"
+RECURSION = "Stack overflow" if sys.version_info >= (3, 14) else "maximum recursion depth"
+BROKEN: dict[str, tuple[bytes, str]] = {
+    "5,000 digits": (b'{"text": "a", "unread": ' + b"7" * 5000 + b"}", "cannot be read: Exceeds the limit"),
+    "nested": (NESTED, f"cannot be read: {RECURSION}"),
+    "Latin-1": (b'{"text": "caf\xe9"}', "not JSON: 'utf-8' codec can't decode"),
+    "half an escape": (b'{"text": "\\u12"}', "not JSON"),
+    "a control character": (b'{"text": "a\x01"}', "not JSON: Invalid control character"),
+    "NaN": (b'{"text": NaN}', "holds a number, not text"),
+    "Infinity": (b'{"text": -Infinity}', "holds a number, not text"),
+    "a NUL": (b"\x00", "not JSON"),
+    "two on a line": (b'{"text": "a"}{"text": "b"}', "not JSON: Extra data"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+@pytest.mark.parametrize("ending", ["", ".zst"])
+def test_an_error_of_the_parser_has_its_file_and_line(kind: str, ending: str, tmp_path: Path) -> None:
+    line, expected = BROKEN[kind]
+    path = tmp_path / f"a.jsonl{ending}"
+    path.write_bytes(PACKED[ending](records(TEXTS[:6]) + line + b"\n" + records(TEXTS)))
+    said = refusal(path)
+    assert said.startswith(f"--input {path}, line 7: ")
+    assert expected in said
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.jsonl", CUT, "a.jsonl, line 4: not JSON"),
+        ("a.json", b'[{"text": "a list"}]\n', f"line 1: {LIST}; jq -c"),
+        ("a.json", b'\xef\xbb\xbf [\n {"text": "a list"}\n]\n', LIST),
+        ("a.jsonl", b'{"text": "a"}\n[1]\n', "no field 'text'; it is not a JSON object"),
+        ("a.jsonl", records(TEXTS, "body"), "a.jsonl, line 1: no field 'text'; it has id, body"),
+        ("a.jsonl", b'{"text": 5}\n', "holds a number, not text"),
+        ("a.jsonl.gz", gzip.compress(records(TEXTS))[:-20], "is damaged or cut short"),
+        ("a.jsonl.gz", b"\x1f\x8b no gzip", "is damaged or cut short"),
+        ("a.txt.zst", zstandard.compress(bytes(range(256)) * 9)[:-9], "is damaged or cut short"),
+        ("a.txt.zst", b"no zstandard", "is damaged or cut short"),
+        ("a.txt.bz2", b"no bzip2", "is damaged or cut short"),
+        ("a.zip", b"PK", ".zip files are not read; unpack"),
+        ("a.txt", b"", "is empty; leave it out"),
+    ],
+)
+def test_bad_content_is_one_line(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert said in refusal(tmp_path / name)
+
+
+def test_a_line_number_in_a_later_range_counts_from_the_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "PIECE_BYTES", 300)
+    (tmp_path / "a.jsonl").write_bytes(records(TEXTS[:50]) + b"broken\n" + records(TEXTS))
+    assert "a.jsonl, line 51: not JSON" in refusal(tmp_path / "a.jsonl")
+
+
+def test_text_that_is_not_utf_8_has_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"fine\nfine\n\n\nLatin: caf\xe9.\n")
+    for how in ("file", "lines", "blank-lines", "end-of-text"):
+        assert f"{tmp_path / 'a.txt'}, line 5: not UTF-8 text" in refusal(tmp_path / "a.txt", how)
+
+
+def test_a_large_zstd_window_is_read_and_a_larger_one_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def packed(window: int) -> bytes:
+        parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=window)
+        maker = zstandard.ZstdCompressor(compression_params=parameters).compressobj()  # of unknown size: as from a pipe
+        return maker.compress(records(TEXTS)) + maker.flush()
+
+    for window in (27, 28):
+        (tmp_path / "a.jsonl.zst").write_bytes(packed(window))
+        assert zstandard.get_frame_parameters((tmp_path / "a.jsonl.zst").read_bytes()).window_size == 1 << window
+        assert read(tmp_path / "a.jsonl.zst") == TEXTS
+    (tmp_path / "a.jsonl.zst").write_bytes(packed(29))
+    said = refusal(tmp_path / "a.jsonl.zst")
+    assert "needs a zstd window of more than the 256 MiB that are read" in said
+    assert "damaged" not in said
+    if shutil.which("zstd"):
+        command = said.partition("with a smaller one: ")[2].replace("FILE", "a.jsonl.zst")
+        subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+        assert read(tmp_path / "NEW.zst")
+
+
+@pytest.mark.parametrize("harm", ["footer", "page", "truncated", "text"])
+def test_damaged_parquet_is_called_that(harm: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"text": TEXTS}), path, compression="zstd", use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    if harm == "footer":
+        content[-20:-8] = b"\xff" * 12
+    elif harm == "page":
+        content[4:400] = bytes(396)
+    path.write_bytes({"truncated": content[:-50], "text": b"no parquet"}.get(harm, bytes(content)))
+    assert f"{path}: is damaged or cut short" in refusal(path)
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".txt"])
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "LONGEST_LINE", 1 << 20)
+    content = b'{"text": "fine"}\n' * 3 + b'{"text": "' + b"x" * (1 << 20) + b'"}\n'
+    path = tmp_path / f"a{ending}"
+    path.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
+    said = refusal(path, "lines")
+    assert f"{path}, line 4: has more than 1 MiB, the most that a line may have" in said
+    path.write_bytes(gzip.compress(content[:-20] + b'"}\n') if ending.endswith("gz") else content[:-20] + b'"}\n')
+    assert len(read(path, "lines")) == 4
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [".txt", ".md", ".jsonl", ".json", ".jsonl.gz", ".txt.zst", ".jsonl.bz2", ".txt.xz", ".parquet"],
+)
+def test_a_git_lfs_pointer_is_named_as_such_for_every_kind_of_file(ending: str, tmp_path: Path) -> None:
+    (tmp_path / f"data{ending}").write_bytes(POINTER)
+    for name in (tmp_path / f"data{ending}", tmp_path):
+        assert f"data{ending}: is a Git LFS pointer" in refusal(name)
+    fsspec.filesystem("memory").pipe(f"/pointers/data{ending}", POINTER)
+    assert f"data{ending}: is a Git LFS pointer" in refusal(f"memory://pointers/data{ending}")
+
+
+ODD: dict[str, Callable[[Path], object]] = {
+    "a FIFO": os.mkfifo,
+    "a device": lambda path: os.mknod(path, 0o20666, os.makedev(1, 5)),
+    "No such file": lambda path: path.symlink_to("nowhere"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("ending", [".txt", ".jsonl", ".parquet", ".jsonl.gz"])
+def test_odd_files_in_a_folder_are_named_and_not_opened(odd: str, ending: str, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("Fine.")
+    ODD[odd](tmp_path / "in" / f"b{ending}")
+    for name in (tmp_path / "in", tmp_path / "in" / f"*{ending}", tmp_path / "i*" / f"b{ending}"):
+        said = refusal(name)
+        assert f"b{ending}" in said
+        assert odd in said
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "123").write_bytes(records(TEXTS))
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "snapshot" / "a.jsonl").symlink_to("../blobs/123")
+    (tmp_path / "mine").symlink_to("snapshot")
+    for name in (
+        tmp_path / "snapshot",
+        tmp_path / "mine",
+        tmp_path / "mine" / "*.jsonl",
+        tmp_path / "mine" / "a.jsonl",
+    ):
+        assert read(name) == TEXTS
