@@ -58,8 +58,11 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer, dtype: type[np.unsignedinteger], exact: bool = False) -> None:
         """exact: by `tokenizers` alone."""
-        self._begin, rest = _Tokens(tokenizer, exact), continuing(tokenizer)
-        self._later = _Tokens(rest, exact) if rest is not None else self._begin
+        parts = json.loads(tokenizer.to_str())
+        rest = continuing(parts)
+        self._begin = self._later = _Tokens(tokenizer, parts, exact)
+        if rest is not None:
+            self._later = _Tokens(Tokenizer.from_str(json.dumps(rest)), rest, exact)
         # After an added token, a space is put before the text again.
         self._added = _added(tokenizer) if rest is not None else None
         self._dtype, self._count = dtype, 0
@@ -101,10 +104,10 @@ class Encoder:
 class _Tokens:
     """One tokenizer in one or both libraries."""
 
-    def __init__(self, tokenizer: Tokenizer, exact: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, parts: dict[str, Any], exact: bool) -> None:
+        """parts: its tokenizer.json."""
         tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
-        parts = json.loads(tokenizer.to_str())
         self._made_of = "" if exact or unfit(parts) else json.dumps(plain(parts))
         self._fast = load_hf_json(self._made_of) if self._made_of else None
         self._size = resident()
@@ -158,9 +161,8 @@ def cut(text: str, start: int, joins: Callable[[str, int], bool]) -> int | None:
     return start + ENDLESS if len(text) - start > ENDLESS else None
 
 
-def continuing(tokenizer: Tokenizer) -> Tokenizer | None:
-    """A copy that puts no space before a text, for a passage within one; None where the tokenizer puts none."""
-    parts = json.loads(tokenizer.to_str())
+def continuing(parts: dict[str, Any]) -> dict[str, Any] | None:
+    """A tokenizer.json that puts no space before a text, for a passage within one; None where `parts` puts none."""
 
     def bare(part: dict[str, Any] | None) -> dict[str, Any] | None:
         if part is None or part["type"] == "Prepend":
@@ -174,9 +176,7 @@ def continuing(tokenizer: Tokenizer) -> Tokenizer | None:
         return {**part, "add_prefix_space": False} if part.get("add_prefix_space") else part
 
     changed = {key: bare(parts[key]) for key in ("normalizer", "pre_tokenizer")}
-    if all(parts[key] == value for key, value in changed.items()):
-        return None
-    return Tokenizer.from_str(json.dumps({**parts, **changed}))
+    return None if all(parts[key] == value for key, value in changed.items()) else {**parts, **changed}
 
 
 def unfit(parts: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ A source is found and identified without reading it, so that a second run over t
 read becomes one clear line.
 """
 
-import gzip
 import hashlib
 import io
 import logging
@@ -12,7 +11,6 @@ import lzma
 import os
 import re
 import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,14 +18,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 import fsspec
-import zstandard
-from fsspec.compression import compr
 from fsspec.implementations.local import LocalFileSystem
 
 from trainer.config.addresses import COMPRESSIONS, KINDS, REFUSED, TABLES, address, kind_of, passed_over, reach
 from trainer.config.paths import expanded
 from trainer.data import hub
-from trainer.data.zstd import WINDOW, Zstandard
 from trainer.errors import Passing, UserError, cause, in_stack
 from trainer.files import LFS, POINTER, Unfit, open_regular, require_listed
 from trainer.log import event
@@ -243,11 +238,18 @@ def _identity(size: int, info: dict[str, Any]) -> str:
 def opened(source: Source) -> Iterator[BinaryIO]:
     """The decompressed content."""
     with reading(source), _stored(source) as stored:
-        openers: dict[Any, Any] = compr | {"zstd": Zstandard}
-        content = openers[source.compression or None](stored, mode="rb")
+        content = _decompressed(stored, source.compression) if source.compression else stored
         # Remote files have no readlines(hint); local ones are buffered already.
-        plain = isinstance(stored, io.BufferedReader) and not source.compression
-        yield content if plain else cast(BinaryIO, io.BufferedReader(content, CHUNK))
+        yield content if isinstance(content, io.BufferedReader) else cast(BinaryIO, io.BufferedReader(content, CHUNK))
+
+
+def _decompressed(stored: Any, compression: str) -> Any:
+    """What a compressed file holds. Unlike other readers, these take no file that is cut short for a whole one."""
+    if compression == "xz":
+        return lzma.LZMAFile(stored)
+    import pyarrow
+
+    return pyarrow.CompressedInputStream(stored, compression)
 
 
 def _stored(source: Source) -> Any:
@@ -275,11 +277,11 @@ def reading(source: Source) -> Iterator[None]:
             reason, helps = str(error.strerror), "name another file, or mend this one"
         elif isinstance(error, FileNotFoundError):
             reason, helps = "disappeared during the preparation", "put it back"
-        elif isinstance(error, zstandard.ZstdError) and "too much memory" in str(error):
-            reason = f"needs a zstd window of more than the {WINDOW >> 20} MiB that are read"
-            helps = "compress it with a smaller one: zstd -d --long=31 -c FILE | zstd --long=28 -o NEW.zst"
-        elif isinstance(error, (*DAMAGE, *_arrow())) or (
-            (source.compression or source.kind == "parquet")  # bz2 and pyarrow have none of their own
+        elif source.compression == "zstd" and "too much memory" in str(error):
+            reason = "needs a zstd window of more than the 128 MiB that are read"
+            helps = "compress it with a smaller one: zstd -d --long=31 -c FILE | zstd -o NEW.zst"
+        elif isinstance(error, (EOFError, lzma.LZMAError, *_arrow())) or (
+            (source.compression or source.kind == "parquet")  # pyarrow has none of its own for some
             and isinstance(error, OSError)
             and error.errno is None
             and not isinstance(error, (ConnectionError, TimeoutError))
@@ -288,9 +290,6 @@ def reading(source: Source) -> Iterator[None]:
         elif isinstance(error, (ValueError, TypeError, LookupError, NotImplementedError)):
             reason, helps = f"cannot be read ({cause(error)})", "convert it, or make it again"
         raise UserError(f"--input {source.name}: {reason}; {helps}") from None
-
-
-DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
 def _arrow() -> tuple[type[Exception], ...]:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 
 from trainer.errors import UserError, advice, one_line
@@ -247,6 +247,9 @@ def _of_transformers(path: Path, spec: str) -> Tokenizer | None:
 def _byte_level(vocabulary: str, merges: str) -> Tokenizer:
     """A byte-level BPE tokenizer from GPT-2's two files; the first line of merges is a version comment."""
     pairs: Any = [tuple(line.split()) for line in merges.splitlines() if line and not line.startswith("#version")]
-    built = ByteLevelBPETokenizer(vocab=json.loads(vocabulary), merges=pairs)
+    built = Tokenizer(models.BPE(vocab=json.loads(vocabulary), merges=pairs))
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    built.decoder = decoders.ByteLevel()
+    built.post_processor = processors.ByteLevel(trim_offsets=False)
     built.add_special_tokens([AddedToken(END_OF_TEXT, special=True)])
-    return Tokenizer.from_str(built.to_str())
+    return built

@@ -217,21 +217,17 @@ def test_text_that_is_not_utf_8_has_its_line(tmp_path: Path) -> None:
         assert f"{tmp_path / 'a.txt'}, line 5: not UTF-8 text" in refusal(tmp_path / "a.txt", how)
 
 
-def test_a_large_zstd_window_is_read_and_a_larger_one_is_no_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_zstd_window_is_read_and_a_larger_one_is_no_damage(tmp_path: Path) -> None:
     def packed(window: int) -> bytes:
         parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=window)
         maker = zstandard.ZstdCompressor(compression_params=parameters).compressobj()  # of unknown size: as from a pipe
         return maker.compress(records(TEXTS)) + maker.flush()
 
-    for window in (27, 28):
-        (tmp_path / "a.jsonl.zst").write_bytes(packed(window))
-        assert zstandard.get_frame_parameters((tmp_path / "a.jsonl.zst").read_bytes()).window_size == 1 << window
-        assert read(tmp_path / "a.jsonl.zst") == TEXTS
-    (tmp_path / "a.jsonl.zst").write_bytes(packed(29))
+    (tmp_path / "a.jsonl.zst").write_bytes(packed(27))
+    assert read(tmp_path / "a.jsonl.zst") == TEXTS
+    (tmp_path / "a.jsonl.zst").write_bytes(packed(28))
     said = refusal(tmp_path / "a.jsonl.zst")
-    assert "needs a zstd window of more than the 256 MiB that are read" in said
+    assert "needs a zstd window of more than the 128 MiB that are read" in said
     assert "damaged" not in said
     if shutil.which("zstd"):
         command = said.partition("with a smaller one: ")[2].replace("FILE", "a.jsonl.zst")
