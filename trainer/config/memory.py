@@ -29,9 +29,8 @@ where this says 12.0, 18.5 and 31.6 (torch 2.11, 2026-11-26).
 """
 
 import json
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,25 +51,6 @@ MOST_TOKENS = 32_768
 """Tokens in a pass at most; more is no faster: 32 windows of 1024 fill any accelerator, and 64 fill only its memory."""
 USABLE, RESERVED = 0.9, 1e9
 """The usable part of the device's memory (fragmentation takes the rest), and the bytes that CUDA and NCCL take."""
-LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Files with the container's memory limit, of cgroups 2 and 1."""
-
-
-def limit(files: Sequence[str] = LIMITS) -> int | None:
-    """The memory limit of this container in bytes; None if it has none."""
-    for file in files:
-        try:
-            text = Path(file).read_text().strip()
-        except OSError:
-            continue
-        return int(text) if text.isdecimal() and int(text) < 1 << 60 else None  # cgroups 1: huge if unlimited
-    return None
-
-
-def machine() -> int:
-    """Bytes of memory that this process may use: the container's limit, or what the machine has."""
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(there, limit() or there)
 
 
 @dataclass(frozen=True)

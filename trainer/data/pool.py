@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from trainer.config import memory
+from trainer.config import container
 from trainer.data.conversations import DOCUMENTS, Chat
 from trainer.data.documents import Piece, TextField
 from trainer.data.encoding import Encoder
@@ -48,7 +48,7 @@ class Settings:
 def available_cpus() -> int:
     """Number of processes for the CPUs that this process may use, within its memory limit."""
     cpus = len(os.sched_getaffinity(0))
-    limit = memory.limit()
+    limit = container.limit()
     return cpus if limit is None else max(1, min(cpus, limit // WORKER_BYTES))
 
 

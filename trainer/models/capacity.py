@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trainer.config import memory
+from trainer.config import container, memory
 from trainer.config.schema import Config
 from trainer.errors import UserError, one_line
 
@@ -30,7 +30,7 @@ def micro_batch(config: Config, most: int | None = None, model: Any = None, ther
         return min(config.micro_batch, most or config.micro_batch)
     accelerator = there is not None or torch.cuda.is_available()
     if there is None:
-        there = device_memory() if accelerator else memory.limit()
+        there = device_memory() if accelerator else container.limit()
     shape = memory.of_document(model.to_dict()) if model is not None else None
     fits = UNIT
     if there is not None and shape is not None:
@@ -47,7 +47,7 @@ def require_room(key: str, what: str, numbers: int, width: int = 4) -> None:
     The kernel would kill this process or another one without a message, after minutes.
     """
     workers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if (needed := numbers * width * workers) > (there := memory.machine()):
+    if (needed := numbers * width * workers) > (there := container.machine()):
         by = f" for {workers} workers" if workers > 1 else ""
         raise UserError(
             f"{key}: {what} has {numbers:,} numbers, which take {needed / 2**30:,.1f} GiB{by}; this machine or its "

@@ -22,7 +22,7 @@ from trainer.checkpoint.format import (
     verify_checkpoint,
     weight_files,
 )
-from trainer.config import memory
+from trainer.config import container
 from trainer.config.paths import folder, path_or_name
 from trainer.contract import METRICS
 from trainer.errors import UserError, advice, one_line
@@ -219,7 +219,7 @@ def refuse_too_large(model: str) -> None:
 
     The kernel kills a container over its limit without a message. The size of a model on the hub is not known yet.
     """
-    if (allowed := memory.limit()) is None or (needed := weights(Path(model)) * 4) <= allowed:
+    if (allowed := container.limit()) is None or (needed := weights(Path(model)) * 4) <= allowed:
         return
     raise UserError(
         f"{model}: its weights take {needed / 2**30:.1f} GiB, and this container may use {allowed / 2**30:.1f}; copy "

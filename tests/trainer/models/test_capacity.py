@@ -13,7 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHea
 
 from tests.trainer import toy
 from trainer.config import schema as config
-from trainer.config.memory import limit, of_document, of_preset, of_size, pass_bytes, saved, state_bytes
+from trainer.config.container import limit
+from trainer.config.memory import of_document, of_preset, of_size, pass_bytes, saved, state_bytes
 from trainer.config.presets import PRESETS
 from trainer.data.batches import Tokens
 from trainer.errors import UserError
@@ -167,7 +168,7 @@ def test_a_size_stands_for_a_llama_that_needs_about_what_the_real_ones_need(
 def test_a_cpu_takes_what_its_container_may_hold(
     monkeypatch: pytest.MonkeyPatch, limit: int | None, windows: int
 ) -> None:
-    monkeypatch.setattr(capacity.memory, "limit", lambda: limit)
+    monkeypatch.setattr(capacity.container, "limit", lambda: limit)
     assert capacity.micro_batch(config.load(NEEDED), None, shape("small")) == windows
 
 
@@ -228,9 +229,9 @@ def test_a_model_that_its_container_cannot_hold_is_refused_before_it_is_read(
     size = sum(parameter.numel() for parameter in net.parameters())
     net.save_pretrained(tmp_path, max_shard_size=4 * size // parts)
     assert loading.weights(tmp_path) == size
-    monkeypatch.setattr(loading.memory, "limit", lambda: 4 * size)
+    monkeypatch.setattr(loading.container, "limit", lambda: 4 * size)
     assert loading.load(loading.from_name(str(tmp_path), "--model")).config.n_embd == 32
-    monkeypatch.setattr(loading.memory, "limit", lambda: 4 * size - 1)
+    monkeypatch.setattr(loading.container, "limit", lambda: 4 * size - 1)
     with pytest.raises(UserError, match="and this container may use"):
         loading.load(loading.from_name(str(tmp_path), "--model"))
 
@@ -277,9 +278,9 @@ def test_what_the_machine_can_just_hold_is_built(workers: int, tmp_path: Path, m
         (lambda: networks.from_config(str(tmp_path), 500, 0, 8, 1), size),
         (lambda: networks.build("tiny", 500, 0, 1), of_preset("tiny", 500).parameters),
     ):
-        monkeypatch.setattr(capacity.memory, "limit", lambda room=numbers * workers * 4 + 1000: room)
+        monkeypatch.setattr(capacity.container, "limit", lambda room=numbers * workers * 4 + 1000: room)
         assert build() is not None
-        monkeypatch.setattr(capacity.memory, "limit", lambda room=numbers * workers * 4 - 1000: room)
+        monkeypatch.setattr(capacity.container, "limit", lambda room=numbers * workers * 4 - 1000: room)
         with pytest.raises(UserError, match="numbers, which take"):
             build()
 
@@ -292,7 +293,7 @@ def test_a_rank_that_nothing_can_hold_is_refused(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     net = networks.from_config(str(tmp_path), 500, 0, 8, 1)
-    monkeypatch.setattr(capacity.memory, "limit", lambda: 100 << 20)
+    monkeypatch.setattr(capacity.container, "limit", lambda: 100 << 20)
     with pytest.raises(UserError, match=expected):
         adapters.Adapter(net, toy.configuration(model__name="x", adapter__kind="lora", adapter__rank=rank))
 
