@@ -294,7 +294,8 @@ class DatasetConfig(Section):
     """Private addresses of servers that `input` names or redirects to, as 10.0.0.10 or 10.0.0.0/28: where policies are
     enforced, the dataset Job reaches no others."""
     timeout_minutes: Annotated[Minutes, NO_MATHEMATICS] = 60
-    """How long the text may take to be fetched and tokenised: then the Job ends, and `pulumi up` says so."""
+    """How long the text may take to be fetched and tokenised: then the Job ends, and `pulumi up` says so. A core
+    tokenises about 1 GB a minute; allow four times as long."""
     cpu: Annotated[Cores, NO_MATHEMATICS] = 0.5
     """CPU cores of the dataset Job, which runs a process for each."""
     memory_gib: Annotated[Gib, NO_MATHEMATICS] = 2.0

@@ -1,6 +1,6 @@
 """Render conversations with the tokenizer's chat template; only the answers and their closing tokens count in the loss.
 
-records.py reads a record; here it becomes a text with marks, which answers.py turns into tokens. Each role, content,
+records.py reads a record; here it becomes a text with marks, which loss_mask.py turns into tokens. Each role, content,
 call and tool of a record leaves a trace in that text, and each answer is whole in what is learned of it, or the record
 is refused by file and line: a template that leaves something out teaches something else than the data say. Other text
 without a trace is counted in `notes`.
@@ -16,14 +16,14 @@ from tokenizers import Tokenizer
 
 from trainer import patches
 from trainer.config.values import in_words
-from trainer.data import records, traces
-from trainer.data.answers import BEGINS, COUNTS, ID, MARKS, Encoder, Span, Undecodable, marked, squeezed
+from trainer.data import coverage, records
+from trainer.data.answer_spans import FAILURES, AnswerSpans
 from trainer.data.chat_template import CONFIG, TEMPLATE, begins, described, plain_template
 from trainer.data.documents import Place
+from trainer.data.loss_mask import BEGINS, COUNTS, ID, MARKS, Encoder, Span, Undecodable, marked, squeezed
 from trainer.data.records import ANSWERS, Plain, Talk, Wrong
-from trainer.data.texts import sentences
+from trainer.data.sentences import sentences
 from trainer.data.tokenizer import FILE
-from trainer.data.turns import FAILURES, Turns
 from trainer.errors import UserError, one_line
 
 __all__ = ["BEGINS", "CONFIG", "COUNTS", "ID", "MARKS", "TEMPLATE", "Chat", "described", "plain_template"]
@@ -60,8 +60,8 @@ class Chat:
         self._words: dict[str, Any] = dict(self._known.special_tokens_map)
         added = {token.content: token.special for token in tokenizer.get_added_tokens_decoder().values()}
         special = {word for word, counts in added.items() if counts}
-        self._turns = Turns(self._written, list(added), special, self._words.get("eos_token", ""))
-        self._encoder = Encoder(tokenizer, self._turns.ends)
+        self._spans = AnswerSpans(self._written, list(added), special, self._words.get("eos_token", ""))
+        self._encoder = Encoder(tokenizer, self._spans.ends)
         self.notes: Counter[tuple[str, str]] = Counter()
         self._noted: list[tuple[str, str]] = []
         self._begin = begins(tokenizer, self._words.get("bos_token", ""))
@@ -105,9 +105,8 @@ class Chat:
                 self._noted = [(SPOKEN, "empty_answers")]
                 return ""
             prompt, completion = map(self._safe, talk[:2])
-            self._noted = [
-                (RECORDS, _name(key)) for key in traces.beside(talk.beside, traces.flat(talk.prompt + talk.completion))
-            ]
+            written = coverage.flat(talk.prompt + talk.completion)
+            self._noted = [(RECORDS, _name(key)) for key in coverage.beside(talk.beside, written)]
             begun = self._begin + prompt
             whole = begun + completion + self._words["eos_token"]
             return marked(whole, [(len(begun), len(whole))])
@@ -155,10 +154,10 @@ class Chat:
         conversation. Whether roles, calls and tools are written depends on the roles, the
         keys and the tags, so one of each shape is tried, and each with a text that is written in another way.
         """
-        written = traces.flat(text)
-        odd = traces.unfound(talk, written)
+        written = coverage.flat(text)
+        odd = coverage.unfound(talk, written)
         template = self._known.get_chat_template(tools=talk.tools)
-        for number, key, sentence in traces.unread(talk, template, written):
+        for number, key, sentence in coverage.unread(talk, template, written):
             role = talk.messages[number]["role"] + "." if number >= 0 else ""
             if sentence and number in talk.learned:
                 raise Wrong(
@@ -169,12 +168,12 @@ class Chat:
             if (note := (RECORDS, _name(role + key))) not in self._noted:
                 self._noted.append(note)
         shape = repr(
-            [[(key, traces.shape(value)) for key, value in message.items()] for message in talk.messages]
-            + [talk.learned, traces.shape(talk.tools), talk.options]
+            [[(key, coverage.shape(value)) for key, value in message.items()] for message in talk.messages]
+            + [talk.learned, coverage.shape(talk.tools), talk.options]
         )
         if not text or (shape in self._checked and not odd):
             return
-        probe, wanted = traces.probed(talk)
+        probe, wanted = coverage.probed(talk)
         for number in odd:  # cut before what probed() puts at its end
             message = probe.messages[number]
             if message["role"] != "assistant" and "content" in message:  # templates leave out earlier thoughts
@@ -184,7 +183,7 @@ class Chat:
         self._noted = []  # of the probe
         text = "".join(text for text, _ in self._conversation(probe))
         self._noted = noted
-        if traces.PYTHON in text:
+        if coverage.PYTHON in text:
             raise TypeError("the arguments of a call are written as Python writes them")
         text = text.lower()
         if lost := [what for word, what in wanted.items() if word not in text]:
@@ -217,12 +216,12 @@ class Chat:
             text, spans = self._rendered(said, talk, spans=marks)
             if marks:  # the template's own spans, after those of earlier answers
                 spans = spans[len(self._rendered(said[:-1], talk, spans=True)[1]) if number else 0 :]
-                if spans and not self._turns.closed(text[: spans[-1][1]]):
-                    text, end = self._turns.end(text, spans[-1][1], said, talk)
+                if spans and not self._spans.closed(text[: spans[-1][1]]):
+                    text, end = self._spans.end(text, spans[-1][1], said, talk)
                     spans = [*spans[:-1], (spans[-1][0], end)]
             else:
-                begun = self._turns.begin(text, said, talk)
-                text, end = self._turns.end(text, begun, said, talk)
+                begun = self._spans.begin(text, said, talk)
+                text, end = self._spans.end(text, begun, said, talk)
                 spans = [(begun, end)]
             self._require_said(said[-1].get("content", ""), text, spans, number, template)
             earlier = []

@@ -154,8 +154,9 @@ def _show(output: Path, pieces: int, ended: threading.Event) -> None:
     from tqdm import tqdm
 
     with tqdm(total=pieces, desc="prepare", unit="piece") as bar:
-        while not ended.wait(BAR_SECONDS):
+        last = False
+        while not last:
+            last = ended.wait(BAR_SECONDS)
             done, size = _done(output)
             bar.update(done - bar.n)
             bar.set_postfix_str(f"{size / 1e6:.0f} MB written")
-        bar.update(pieces - bar.n)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from trainer.config.values import kind, shown, unique_keys
-from trainer.data.texts import sentences
+from trainer.data.sentences import sentences
 from trainer.errors import one_line
 
 ROLES = {

@@ -71,7 +71,7 @@ def _chosen(ratio: Fraction, seed: int, group: int, run: int) -> int:
 
 @dataclass(frozen=True)
 class Coder:
-    """Turns records into bytes."""
+    """AnswerSpans records into bytes."""
 
     records: Records
     encode: Encode

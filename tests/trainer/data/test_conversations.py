@@ -13,7 +13,7 @@ from pyarrow import parquet
 from tokenizers import Tokenizer
 
 from tests.trainer.data.chats import shown, tokens
-from tests.trainer.data.pieces import prepare_in_pieces
+from tests.trainer.data.interrupted import prepare_in_pieces
 from tests.trainer.data.templates import ASKING, CHATML, LLAMA, MARKED, MISTRAL, THINKING
 from trainer import prepare
 from trainer.data import documents

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.implementations import ByteLevelBPETokenizer
 
-from tests.trainer.data.test_answers import TOKENIZERS, bpe, byte_level, prepended
+from tests.trainer.data.test_loss_mask import TOKENIZERS, bpe, byte_level, prepended
 from trainer import prepare
 from trainer.data import encoding
 from trainer.data.batches import open_dataset

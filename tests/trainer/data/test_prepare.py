@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tests.trainer.data.pieces import prepare_in_pieces
+from tests.trainer.data.interrupted import prepare_in_pieces
 from trainer import prepare
 from trainer.data import documents, pool
 from trainer.data.batches import open_dataset

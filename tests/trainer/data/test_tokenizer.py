@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
-from tests.trainer.data.test_answers import bpe, prepended
+from tests.trainer.data.test_loss_mask import bpe, prepended
 from trainer import prepare
 from trainer.config import schema
 from trainer.data.batches import open_dataset

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
 
-from trainer.data.answers import START
+from trainer.data.loss_mask import START
 from trainer.data.records import Talk, Wrong
 
 FAILURES = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
@@ -20,7 +20,7 @@ Render = Callable[..., str]
 """Renders messages of a talk; asking: with the prompt for an answer."""
 
 
-class Turns:
+class AnswerSpans:
     def __init__(self, render: Render, added: list[str], special: set[str], end_of_text: str) -> None:
         """added: the tokenizer's added tokens; special: those that it calls so."""
         self._render, self._end_of_text = render, end_of_text

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from trainer.data.answers import squeezed
+from trainer.data.loss_mask import squeezed
 from trainer.data.records import ANSWERS, REASONS, Talk
-from trainer.data.texts import leaves, sentences, words
+from trainer.data.sentences import leaves, sentences, words
 
 PYTHON = "'xq': 'xq"
 """What probed() adds to the arguments of a call, where a template writes them as Python does and not as JSON."""
