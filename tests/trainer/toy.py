@@ -112,7 +112,7 @@ def apart(function: Callable[..., Any], *arguments: Any) -> Any:
     After two thousand tests in one process, `datasets` has failed with a RecursionError; the cause is not known yet.
     """
     with ProcessPoolExecutor(1, context()) as pool:
-        return pool.submit(function, *arguments).result(120)
+        return pool.submit(function, *arguments).result()
 
 
 def drive(world: int, task: Callable[..., Any], *arguments: Any, folder: Path) -> list[Any]:

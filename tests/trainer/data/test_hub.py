@@ -105,13 +105,18 @@ def test_a_cached_dataset_is_known_by_its_commit_with_a_configuration_too(tmp_pa
 
 
 def test_a_folder_of_a_dataset_that_changes_is_another_dataset(tmp_path: Path) -> None:
-    folder = tmp_path / "set"
-    folder.mkdir()
-    (folder / "a.jsonl").write_bytes(b'{"text": "Light"}\n')
-    before = [apart(hub.identity, f"hf:{folder}") for _ in range(2)]
-    (folder / "a.jsonl").write_bytes(b'{"text": "Colours"}\n')
-    os.utime(folder / "a.jsonl", (1, 1))
-    assert before[0] == before[1] != apart(hub.identity, f"hf:{folder}")
+    before, again, after = apart(_identities, tmp_path)
+    assert before == again != after
+
+
+def _identities(folder: Path) -> list[str]:
+    found = []
+    for content, time in ((b'{"text": "Light"}\n', 1), (b'{"text": "Light"}\n', 1), (b'{"text": "Colours"}\n', 2)):
+        (folder / "a.jsonl").write_bytes(content)
+        os.utime(folder / "a.jsonl", (time, time))
+        hub._open.cache_clear()
+        found.append(hub.identity(f"hf:{folder}"))
+    return found
 
 
 CARDS = {
