@@ -295,7 +295,7 @@ class DatasetConfig(Section):
     enforced, the dataset Job reaches no others."""
     timeout_minutes: Annotated[Minutes, NO_MATHEMATICS] = 60
     """How long the text may take to be fetched and tokenised: then the Job ends, and `pulumi up` says so. A core
-    tokenises about 1 GB a minute; allow four times as long."""
+    tokenises about 2 GB a minute; allow four times as long."""
     cpu: Annotated[Cores, NO_MATHEMATICS] = 0.5
     """CPU cores of the dataset Job, which runs a process for each."""
     memory_gib: Annotated[Gib, NO_MATHEMATICS] = 2.0

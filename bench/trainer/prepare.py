@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -140,12 +141,11 @@ def profile(path: Path, folder: Path) -> list[tuple[str, float]]:
     arguments = ["--input", str(path), "--output", str(output), "--workers", "1"]
     subprocess.run([sys.executable, "-c", PROFILED, str(file), *arguments], stdout=subprocess.DEVNULL, check=True)
     found: dict[tuple[str, int, str], tuple[float, ...]] = pstats.Stats(str(file)).stats  # pyrefly: ignore
-    times = {
-        f"{Path(place).name}: {name}" if line else name.strip("<>").removeprefix("built-in method "): spent[2]
-        for (place, line, name), spent in found.items()
-    }
-    first = sorted(times.items(), key=lambda item: -item[1])[:FUNCTIONS]
-    return [*first, ("all others", sum(times.values()) - sum(spent for _, spent in first))]
+    times: Counter[str] = Counter()
+    for (place, line, name), spent in found.items():
+        times[f"{Path(place).name}: {name}" if line else name.strip("<>").removeprefix("built-in method ")] += spent[2]
+    first = times.most_common(FUNCTIONS)
+    return [*first, ("all others", times.total() - sum(spent for _, spent in first))]
 
 
 def resident(process: int) -> int:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -49,6 +49,11 @@ class Recipe:
     by_document: bool
     """Whether whole documents are held out; otherwise passages, when there are only a few whole files."""
 
+    @cached_property
+    def ratio(self) -> Fraction:
+        """The fraction as it was written: 0.05 is 1/20."""
+        return Fraction(str(self.fraction))
+
 
 def held_out(recipe: Recipe, group: int, number: int) -> bool:
     """Whether item `number` of a group goes to the validation split: one of each 1/fraction items, chosen by hash.
@@ -56,7 +61,7 @@ def held_out(recipe: Recipe, group: int, number: int) -> bool:
     So the fraction holds for any few documents, and depends only on position and seed. The very first is from the
     first half of its items, so that little text has a validation split too.
     """
-    ratio = Fraction(str(recipe.fraction))
+    ratio = recipe.ratio
     run = number * ratio.numerator // ratio.denominator
     return number == _chosen(ratio, recipe.seed, group, run)
 
