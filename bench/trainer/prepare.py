@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -141,11 +140,12 @@ def profile(path: Path, folder: Path) -> list[tuple[str, float]]:
     arguments = ["--input", str(path), "--output", str(output), "--workers", "1"]
     subprocess.run([sys.executable, "-c", PROFILED, str(file), *arguments], stdout=subprocess.DEVNULL, check=True)
     found: dict[tuple[str, int, str], tuple[float, ...]] = pstats.Stats(str(file)).stats  # pyrefly: ignore
-    times: Counter[str] = Counter()
-    for (place, line, name), spent in found.items():
-        times[f"{Path(place).name}: {name}" if line else name.strip("<>").removeprefix("built-in method ")] += spent[2]
-    first = times.most_common(FUNCTIONS)
-    return [*first, ("all others", times.total() - sum(spent for _, spent in first))]
+    times = sorted(
+        (spent[2], f"{Path(place).name}, {line}: {name}" if line else name.strip("<>").removeprefix("built-in method "))
+        for (place, line, name), spent in found.items()
+    )
+    first = [(name, spent) for spent, name in times[: -FUNCTIONS - 1 : -1]]
+    return [*first, ("all others", sum(spent for spent, _ in times[:-FUNCTIONS]))]
 
 
 def resident(process: int) -> int:

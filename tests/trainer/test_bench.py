@@ -299,11 +299,12 @@ def test_prepares_page_says_what_was_measured(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(page, "results", lambda: tmp_path)
     monkeypatch.setattr(page, "describe", lambda *_: "a machine")
     middle = {"tokens": 1e6, "ours": 3.0, "start": 1.0, "map": 8.0, "copy": 4.0, "tiktoken": 5.0}
-    middle |= {"wall": 5.0, "wall_both": 3.0, "wall_start": 1.0, "memory": 3e8, "large": 1e9}
+    middle |= {"wall": 1.5, "cores": 1.9, "memory": 3e8, "large": 1e9}
     pairs = {
         f"{kind} {way}": took for kind in ("Qwen2", "SentencePiece") for way, took in (("ours", 2), ("tokenizers", 9))
     }
-    prepare.write(middle | pairs, ["text"], None)
+    prepare.write(middle | pairs, ["text"], None, [("encode", 0.5), ("all others", 1.0)])
     text = (tmp_path / "prepare.md").read_text("utf-8")
-    for row in ("start left out as theirs is | 6.0x", "start to end, one core | 4.0x", "without the start | 2.00x"):
+    rows = ("start left out as theirs is | 6.0x", "start to end, one core | 4.0x", "from CPU seconds | 1.90x")
+    for row in (*rows, "- by the clock | 1.50x", "| encode | 0.50 |"):
         assert row in text
