@@ -46,6 +46,17 @@ def test_heartbeats_that_have_keys_of_their_own_are_not_in_the_state() -> None:
     assert vars(apart) | {"deadline": None} == vars(full_state()) | {"deadline": None, "last_heartbeats": never}
 
 
+def test_a_thousand_members_write_the_state_in_at_most_16_mib() -> None:
+    """Each of them writes it once in a round: here half of them have left the last one for the next."""
+    nodes = [_NodeDesc(f"10.{number * 7 % 4}.{number * 31 % 256}.{number % 250}", 7, number) for number in range(1000)]
+    state = _RendezvousState()
+    state.participants, state.wait_list = {node: rank for rank, node in enumerate(nodes[:500])}, {*nodes[500:]}
+    now = datetime.now(UTC)
+    state.last_heartbeats = {node: now - timedelta(microseconds=4211 * rank) for rank, node in enumerate(nodes)}
+    assert len(rendezvous_state.encode(state, heartbeats=False)) * len(nodes) < 16 << 20
+    assert len(rendezvous_state.encode(state)) * len(nodes) > 16 << 20, "with heartbeats, which have keys of their own"
+
+
 def changed(**values: Any) -> bytes:
     return zlib.compress(
         json.dumps(json.loads(zlib.decompress(rendezvous_state.encode(full_state()))) | values).encode()
