@@ -221,7 +221,9 @@ def go_run(arguments: list[str], folder: Path, on_package: Callable[[int], None]
                 on_package(compiled)
         output = process.stdout.read()
     if process.returncode:
-        told = next((line for line in reversed(lines) if line), "no output")
+        # A package that is compiled in parallel may be named after the compiler's error.
+        errors = [line for line in lines if re.match(r"\S+\.go:\d+:", line)]
+        told = next((line for line in errors or reversed(lines) if line), "no output")
         # Go names the URL of a download that fails.
         hint = "; is the Go module proxy reachable (go env GOPROXY)?" if "://" in told else ""
         raise LocalError(f"{' '.join(arguments[:2])} failed in local/gomod/{folder.name}: {told}{hint}")

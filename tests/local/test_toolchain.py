@@ -117,6 +117,12 @@ def test_the_cache_follows_the_xdg_variable(cache: Path) -> None:
     assert toolchain.bin_directory(toolchain.BY_NAME["etcd"]).is_relative_to(cache)
 
 
+def test_an_error_of_the_compiler_is_told_though_packages_are_named_after_it(tmp_path: Path) -> None:
+    script = "echo a/b >&2; echo '# a/b' >&2; echo 'c/x.go:3:2: undefined: y' >&2; echo d/e >&2; exit 1"
+    with pytest.raises(LocalError, match=r"failed in local/gomod/.*: c/x\.go:3:2: undefined: y$"):
+        toolchain.go_run(["sh", "-c", script], tmp_path)
+
+
 @needs_go
 def test_a_build_is_made_once_and_says_its_version(hello: toolchain.Tool) -> None:
     main = toolchain.GOMOD / "hello" / "main.go"
