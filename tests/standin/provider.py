@@ -139,11 +139,11 @@ class _Provider(provider_pb2_grpc.ResourceProviderServicer):
 
     def Create(self, request: Any, context: Any) -> provider_pb2.CreateResponse:
         thing = self._thing(request.urn, _plain(request.properties))
+        if reason := self._refusal(thing, request.preview):
+            context.abort(grpc.StatusCode.UNKNOWN, f"{thing.title}: {reason}")
         if request.preview:
             outputs = _unknown_where_added(thing.outputs, thing.inputs)
             return provider_pb2.CreateResponse(id="", properties=_struct(outputs))
-        if reason := self._refusal(thing):
-            context.abort(grpc.StatusCode.UNKNOWN, f"{thing.title}: {reason}")
         self._cloud.things.append(thing)
         self._cloud.journal.append(("create", thing.title))
         return provider_pb2.CreateResponse(id=thing.id, properties=_struct(thing.outputs))
@@ -187,12 +187,20 @@ class _Provider(provider_pb2_grpc.ResourceProviderServicer):
             outputs["controlPlaneEndpointsConfig"]["dnsEndpointConfig"]["endpoint"] = self._cloud.api
         return Thing(type_, name, id_, inputs, outputs)
 
-    def _refusal(self, thing: Thing) -> str:
-        """Say why a resource cannot be created; "": no reason. A patch makes what is not there, and takes what is."""
-        there = [each for each in self._cloud.things if (each.type, each.id) == (thing.type, thing.id)]
-        if there and _name(thing.inputs) and not thing.type.endswith("Patch"):
+    def _refusal(self, thing: Thing, preview: bool) -> str:
+        """Say why a resource cannot be created; "": no reason.
+
+        A patch makes what is not there, and takes what is. A preview of an object asks the API server too (a dry run);
+        what a replacement is to follow is still there then.
+        """
+        is_object = thing.type.startswith("kubernetes:")
+        once = bool(_name(thing.inputs)) and not thing.type.endswith("Patch")
+        there = [each for each in self._cloud.things if once and (each.type, each.id) == (thing.type, thing.id)]
+        if preview:
+            there = [each for each in there if is_object and each.name != thing.name]
+        if there:
             return f"409 already exists: {thing.id}"
-        alone = thing.type.startswith("kubernetes:") and not any(each.type in CLUSTERS for each in self._cloud.things)
+        alone = is_object and not preview and not any(each.type in CLUSTERS for each in self._cloud.things)
         return "the API server does not answer: there is no cluster" if alone else ""
 
 
