@@ -98,7 +98,8 @@ class Pod:
             lines = words_of(said.read().decode("utf-8", "replace"))
         _refuse_old_image("\n".join(lines), words[2])
         if code or broken:
-            raise CommandError(lines[-1] if lines else f"{words[2]} ended with {code}")
+            killed = "was killed, as for a lack of memory, or its pod was; run it again"
+            raise CommandError(lines[-1] if lines else f"{words[2]} {killed if code == 137 else f'ended with {code}'}")
         for line in lines:
             if line.startswith("note: "):
                 print(line, file=sys.stderr)
