@@ -17,6 +17,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 
 from trainer.elastic import rendezvous_state
 from trainer.elastic.liveness import WatchingStateHolder
+from trainer.elastic.rendezvous import OpExecutor
 
 A, B, C, D = (_NodeDesc(f"10.0.0.{number}", number, 0) for number in (1, 2, 3, 4))
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -276,3 +277,19 @@ def test_after_a_refused_write_the_state_is_read_again(world: World, monkeypatch
     watcher.mark_dirty()
     assert watcher.sync() is False
     assert watcher.state.wait_list == {D}, "the next change would be one of a state that is gone, and be refused"
+
+
+@pytest.mark.parametrize(
+    ("most", "let_in", "complete"), [(4, {B, C, D}, False), (3, {B, C, D}, True), (2, {B, D}, True)]
+)
+def test_who_opens_a_round_lets_in_all_who_wait_with_one_write(most: int, let_in: set[Any], complete: bool) -> None:
+    """Otherwise each of a thousand members writes the state once more. Nobody takes the place of the one who opens."""
+    settings = RendezvousSettings("run", 2, most, RendezvousTimeout(), timedelta(seconds=5), 3)
+    opener = OpExecutor(D, None, settings)  # pyrefly: ignore[bad-argument-type]
+    opener._state = _RendezvousState()
+    opener._state.wait_list = {B, C, D}
+    opener._add_to_participants()
+    assert opener._state.participants.keys() == let_in
+    assert opener._state.wait_list == {B, C, D} - let_in
+    assert opener._state.complete is complete
+    assert complete or opener._state.deadline is not None, "the last call has begun"
