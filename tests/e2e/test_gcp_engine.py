@@ -99,6 +99,7 @@ def test_a_destroy_of_what_is_protected_is_refused_before_anything_goes(tmp_path
     """
     stack = cloud_stack.make("gcp-smoke", tmp_path)
     nodes = {"consumption": "spot", "fallback": "on_demand", "zones": ["us-central1-b", "us-central1-c"]}
+    del stack.values["trainyard:cluster"]["ttlHours"]
     stack.configure(cluster={"deletionProtection": True}, nodes=nodes, dataset={"input": ["gs://my-texts/books"]})
     stack.planned = stack.preview()
     stack.up()
