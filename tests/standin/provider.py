@@ -173,7 +173,10 @@ class _Provider(provider_pb2_grpc.ResourceProviderServicer):
 
     def Delete(self, request: Any, context: Any) -> empty_pb2.Empty:
         type_ = _type(request.urn)
-        thing = next(each for each in self._cloud.things if (each.type, each.id) == (type_, request.id))
+        there = [each for each in self._cloud.things if (each.type, each.id) == (type_, request.id)]
+        if not there:
+            return empty_pb2.Empty()  # it went with its cluster
+        thing = there[0]
         self._cloud.things.remove(thing)
         self._cloud.journal.append(("delete", thing.title))
         if type_ in CLUSTERS:
