@@ -48,8 +48,11 @@ def local_path(source: str) -> Path:
         raise CommandError("FROM: missing; give a file or a folder: trainyard upload corpus/")
     if os.path.exists(source):
         return Path(source)
-    if re.match(r"[a-z0-9]+:", source):
-        raise CommandError(f"{source}: buckets, the web and the hub need no upload; name it in dataset.input as it is")
+    if re.match(r"[a-z][a-z0-9+.-]+:", source, re.IGNORECASE):
+        raise CommandError(
+            f"{source}: an address, not a path of this machine; a bucket, the web and the hub need no "
+            "upload: name it in dataset.input"
+        )
     raise CommandError(f"{source}: no such file or folder")
 
 

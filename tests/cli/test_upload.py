@@ -196,8 +196,8 @@ def test_what_to_do_with_an_upload_is_said(model: str, tmp_path: Path) -> None:
     [
         ([""], "FROM: missing; give a file or a folder"),
         (["/no/such"], "/no/such: no such file or folder"),
-        (["s3://bucket/x"], "s3://bucket/x: buckets, the web and the hub need no upload; name it in dataset.input"),
-        (["hf:owner/name"], "hf:owner/name: buckets, the web and the hub need no upload"),
+        (["s3://bucket/x"], "s3://bucket/x: an address, not a path of this machine"),
+        (["hf:owner/name"], "and the hub need no upload: name it in dataset.input"),
         ([".", "--to", "../x"], "--to ../x: leads out of /data"),
     ],
 )

@@ -136,7 +136,7 @@ def test_an_image_without_cuda_is_refused_where_the_workers_have_accelerators() 
     ):
         image_of("gcp-a100", image={"torch": "cpu"})
     prebuilt = {"builder": "prebuilt", "ref": f"r@sha256:{'0' * 64}", "torch": "cpu"}
-    with pytest.raises(pulumi.RunError, match=r"image\.torch: only used where the stack builds the image"):
+    with pytest.raises(pulumi.RunError, match=r"image\.torch: only used with image\.builder other than prebuilt"):
         image_of("gcp-c3", image=prebuilt, storage={"serverImage": f"r@sha256:{'0' * 64}"})
 
 

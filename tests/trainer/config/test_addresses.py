@@ -123,7 +123,7 @@ def test_what_one_reader_refuses_the_others_refuse_in_the_same_words(given: str,
         find([given])
     for error in (line, str(by_job.value)):
         assert said in error
-    with pytest.raises(CommandError, match=r"FROM: (missing|)"):
+    with pytest.raises(CommandError, match=r"FROM: missing|: an address, not a path"):
         upload.upload(given)
 
 
