@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import cloud_stack
-from tests.e2e.cloud_stack import JOB, CloudStack, assert_lines, replaced
+from tests.e2e.cloud_stack import JOB, CloudStack, assert_lines, by_change, replaced
 
 pytestmark = pytest.mark.engine
 WORKERS = {f"aws:eks/nodeGroup:NodeGroup workers-use2-az{number}" for number in "123"}
@@ -78,7 +78,7 @@ def test_the_smallest_stack_comes_up_and_goes_whole(tmp_path: Any) -> None:
         # The launch template gets a new version, whose number only AWS knows; the node groups follow it.
         ({"nodes": {"diskGib": 300}}, set(), {"aws:ec2/launchTemplate:LaunchTemplate workers", *WORKERS}),
     ],
-    ids=str,
+    ids=by_change,
 )
 def test_a_change_updates_and_replaces_no_more_than_it_must(
     stack: CloudStack, change: dict[str, dict[str, Any]], replaces: set[str], updates: set[str]

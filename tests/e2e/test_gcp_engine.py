@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import cloud_stack
-from tests.e2e.cloud_stack import JOB, CloudStack, of_cloud, replaced
+from tests.e2e.cloud_stack import JOB, CloudStack, by_change, of_cloud, replaced
 
 pytestmark = pytest.mark.engine
 POOL, DISK, CLUSTER = (
@@ -49,7 +49,7 @@ def test_the_first_preview_shows_all_that_up_makes_and_a_second_up_changes_nothi
         # The workers go on training.
         ({"workers": {"count": 1}, "storage": {"sizeGib": 2000}}, set(), {DISK}),
     ],
-    ids=str,
+    ids=by_change,
 )
 def test_a_change_updates_and_replaces_no_more_than_it_must(
     a100: CloudStack, change: dict[str, dict[str, Any]], replaces: set[str], updates: set[str]
