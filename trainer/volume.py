@@ -50,31 +50,40 @@ TOLD = (
 """What is told of status.json and of DONE, which also has a text."""
 ENDED = ("done", "failed", "terminated")
 """States of a run to which nobody writes."""
+PROC = "/proc"
 GOING = ".removed-"
 """Prefix of what is being removed, and of what an interrupted removal has left."""
 
 
 def wait(idle_seconds: float = IDLE_SECONDS) -> list[Any]:
-    """Return when the pod has had no process but the first ones for a while. SIGTERM ends its rsync before it."""
+    """Return when the pod has had no command for a while. SIGTERM ends its rsync before it.
+
+    A command may have come before this program, and may be over before the next look.
+    """
     signal.signal(signal.SIGTERM, _end)
-    first = _processes()
-    last = time.monotonic()
+    own = {"1", str(os.getpid())}  # the image's init, and this
+    last, begun = time.monotonic(), _begun()
     while time.monotonic() - last < idle_seconds:
         time.sleep(min(5.0, idle_seconds / 4))
-        if _processes() - first:
-            last = time.monotonic()
+        if _processes() - own or _begun() != begun:
+            last, begun = time.monotonic(), _begun()
     return []
 
 
 def _processes() -> set[str]:
-    return {name for name in os.listdir("/proc") if name.isdigit()}
+    return {name for name in os.listdir(PROC) if name.isdigit()}
+
+
+def _begun() -> str:
+    """The number of the process that began last in the pod, which may be gone (proc(5), loadavg)."""
+    return Path(PROC, "loadavg").read_text("utf-8").split()[-1]
 
 
 def _end(*_: Any) -> None:
     """Let an rsync keep the part of a file that it has: a signal lets it, the pod's end does not."""
     for each in _processes():
         with contextlib.suppress(OSError):
-            if Path("/proc", each, "comm").read_text("utf-8") == "rsync\n":
+            if Path(PROC, each, "comm").read_text("utf-8") == "rsync\n":
                 os.kill(int(each), signal.SIGTERM)
     time.sleep(1)
     os._exit(0)

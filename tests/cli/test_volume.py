@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -332,3 +333,52 @@ def test_the_run_of_a_living_stack_is_removed_with_a_warning(
     )
     assert said.startswith(told) == warned
     assert ("is the run" in said) == warned
+
+
+class Clock:
+    """The time of a pod, and what begins and ends in it: second -> (processes, number of the last one begun)."""
+
+    def __init__(self, proc: Path, happens: dict[int, tuple[set[str], int]]) -> None:
+        self.seconds, self.proc, self.happens = 0.0, proc, happens
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        begun = self.seconds
+        self.seconds += seconds
+        for when, (there, newest) in self.happens.items():
+            if begun < when <= self.seconds:
+                self.become(there, newest)
+
+    def become(self, there: set[str], newest: int) -> None:
+        for each in self.proc.iterdir():
+            each.rmdir() if each.is_dir() else each.unlink()
+        for name in there | {"1", str(os.getpid()), "self"}:
+            (self.proc / name).mkdir()
+        (self.proc / "loadavg").write_text(f"0.00 0.01 0.05 1/80 {newest}\n")
+
+
+@pytest.mark.parametrize(
+    ("at_first", "happens", "ends"),
+    [
+        ((set(), 7), {}, 300),
+        (({"9"}, 9), {1002: (set(), 9)}, 1300),  # a command that came while this program still started
+        ((set(), 7), {201: ({"12"}, 12), 902: (set(), 12)}, 1200),
+        ((set(), 7), {201: (set(), 12), 402: (set(), 15)}, 705),  # commands that no look has seen
+    ],
+)
+def test_the_pod_stays_while_a_command_runs_and_for_a_while_after_the_last_one(
+    at_first: tuple[set[str], int],
+    happens: dict[int, tuple[set[str], int]],
+    ends: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(tmp_path, happens)
+    clock.become(*at_first)
+    monkeypatch.setattr(survey, "PROC", str(tmp_path))
+    monkeypatch.setattr(survey, "time", clock)
+    monkeypatch.setattr(survey.signal, "signal", lambda *_: None)
+    assert survey.wait(300) == []
+    assert clock.seconds == ends
