@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from cli import CommandError, pods, run
 from cli.__main__ import main
 from cli.target import Target
 from tests.cli.volume import Wire
+from tests.standin.api_server import until
 
 TARGET = Target("c", "n", "train", None, {})
 
@@ -164,6 +166,24 @@ def test_on_a_terminal_its_lines_are_plain(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert main(["run", "printf", "a\\033]52;c;x\\007b\\n"]) == 0
     assert capfd.readouterr().out == "ab\n"
+
+
+def test_ctrl_c_ends_the_command_in_the_pod_which_would_go_on_without_its_connection(
+    command: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+    rest = "for i in $(seq 400); do sleep 0.05; done"
+    script = f"trap 'echo >{ended}; exit' INT; echo >{begun}; {rest}"
+
+    def call(words: list[str]) -> int:
+        with subprocess.Popen(words) as process:
+            until(begun.exists, "the command runs")
+            process.kill()  # as Ctrl-C does to kubectl
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run.subprocess, "call", call)
+    assert main(["run", "--", "sh", "-c", script]) == 130
+    until(ended.exists, "the command has ended")
 
 
 def test_on_a_worker_it_has_a_workers_place_memory_and_accelerators(
