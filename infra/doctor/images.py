@@ -40,7 +40,10 @@ def builder(image: ImageConfig) -> Finding:
         return problem("image", "docker is not on PATH, and the image is built with BuildKit", INSTALL)
     if run("docker", "buildx", "version") is None:
         return problem("image", "docker has no buildx plug-in", BUILDX)
-    listed = [json.loads(line) for line in (run("docker", "buildx", "ls", "--format", "json") or "").splitlines()]
+    told = run("docker", "buildx", "ls", "--format", "json")
+    if told is None:  # an older one has no --format
+        return unchecked("image", "`docker buildx ls --format json` gives no answer", "docker buildx ls")
+    listed = [json.loads(line) for line in told.splitlines()]
     if image.buildx:
         names = [entry["Name"] for entry in listed]
         if image.buildx in names:

@@ -70,6 +70,14 @@ def test_neither_an_engine_nor_a_builder_is_one_line(docker: Docker) -> None:
     assert (finding.level, finding.text) == ("problem", "neither the Docker engine nor a remote BuildKit answers")
 
 
+def test_a_buildx_that_cannot_list_its_builders_is_no_engine_that_is_off(docker: Docker) -> None:
+    docker.answers([ENGINE])
+    program = docker.folder / "bin" / "docker"
+    program.write_text('#!/bin/sh\n[ "$2" = version ] || { echo "unknown flag: --format" >&2; exit 125; }\n')
+    for image in (ImageConfig(), ImageConfig(buildx="mine")):
+        assert only(image).level == "unchecked"
+
+
 def test_a_builder_that_is_not_there_names_those_that_are(docker: Docker) -> None:
     docker.answers([ENGINE, builder("mine", "docker-container", "running")])
     finding = only(ImageConfig(buildx="yours"))
