@@ -112,7 +112,8 @@ def write_atomic(path: Path, text: str, durable: bool = True) -> None:
 
     durable=False leaves out the fsyncs, for files that are rewritten every few seconds.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # The workers of several pods have the same process ids.
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     try:
         temporary.unlink(missing_ok=True)
         with open(temporary, "x", encoding="utf-8") as file:  # a link there would be followed

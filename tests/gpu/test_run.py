@@ -153,7 +153,7 @@ def test_a_micro_batch_that_does_not_fit_is_halved_in_the_next_round(
     given = arguments(dataset, tmp_path, **changes | {"tokens_per_step": 65536, "compile": "false"})
     done = start(on_cuda, ["-c", LIMITED.format(bytes=4 * 2**30), *given])
     assert done.returncode == EXIT_RESTART, done.stdout + done.stderr
-    assert "going on with micro_batch=16" in done.stderr
+    assert "takes micro_batch=16" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "DONE").exists()
 
@@ -171,4 +171,4 @@ def test_memory_that_runs_out_later_is_shared_anew(on_cuda: torch.device, datase
     )
     done = start(on_cuda, ["-c", program, *arguments(dataset, tmp_path, compile="false")])
     assert done.returncode == EXIT_RESTART, done.stdout + done.stderr
-    assert "going on with micro_batch=" in done.stdout + done.stderr
+    assert "takes micro_batch=" in done.stdout + done.stderr

@@ -68,7 +68,7 @@ def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: Wor
         if smaller := halved(work):
             try:
                 write_json(run / SMALLER, {"micro_batch": smaller, "of": _circumstances(config, world.device)})
-                return Retry(f"{message}; going on with micro_batch={smaller}")
+                return Retry(f"{message}; the next round, or the same command again, takes micro_batch={smaller}")
             except OSError:
                 return TrainingError(f"{message}; try micro_batch={smaller} (in a stack training.microBatch)")
         message += f"; try {', '.join([*less_memory(config, world), 'a smaller model'])}"

@@ -60,7 +60,8 @@ def test_memory_that_does_not_suffice_halves_the_micro_batch(
     """One of two workers finds its device full; with half the micro-batch both make the same steps."""
     workers = start_workers(2, settings(tmp_path / "run"), full_at_once)
     assert workers.wait() == [75, 75], workers.output
-    said = "micro_batch: 2 x 32 tokens do not fit the memory of this machine; going on with micro_batch=1"
+    said = "micro_batch: 2 x 32 tokens do not fit the memory of this machine; "
+    said += "the next round, or the same command again, takes micro_batch=1"
     assert workers.output.count(said) == 1
     assert "Traceback" not in workers.output
     told = json.loads(Path(f"{tmp_path / 'workers-0.log'}.1.json").read_text("utf-8"))
