@@ -238,21 +238,28 @@ def weights(folder: Path) -> int:
     return total
 
 
-def read_weights(kind: Any, model: str, config: Any, dtype: Any, fresh: str = "") -> Any:
+def read_weights(kind: Any, model: str, config: Any, dtype: Any, fresh_head: bool = False) -> Any:
     """The model with its stored weights, in this class of transformers; "auto" keeps their type.
 
-    fresh: the beginning of the names of tensors that the files may lack. Raises UserError if they lack others.
+    fresh_head: the files may lack what stands on the base model. Raises UserError if they lack other tensors.
     """
     net, details = kind.from_pretrained(
         model, config=config, dtype=dtype, output_loading_info=True, use_safetensors=True, trust_remote_code=False
     )
-    lacking = [*details["missing_keys"], *map(str, details.get("mismatched_keys", ()))]
-    if missing := sorted(name for name in lacking if not fresh or not name.startswith(fresh)):
+    missing = [name for name in details["missing_keys"] if not (fresh_head and _in_head(net, name))]
+    if missing := sorted([*missing, *map(str, details.get("mismatched_keys", ()))]):
         raise UserError(
             f"{model} lacks {len(missing)} of the model's tensors, such as {missing[0]}; the download may be "
             "incomplete: give a folder with all of them"
         )
     return net
+
+
+def _in_head(net: Any, name: str) -> bool:
+    """Whether a tensor of a model for questions lies outside its base model: ModernBERT has three layers there."""
+    if net.base_model is net:  # T5's, which has no such part
+        return name.startswith("qa_outputs.")
+    return not name.startswith(f"{net.base_model_prefix}.")
 
 
 @contextlib.contextmanager

@@ -122,7 +122,7 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
             )
         else:
             # Weights of an encoder alone have no layer for the scores.
-            net = loading.read_weights(AutoModelForQuestionAnswering, source, described, torch.float32, "qa_outputs.")
+            net = loading.read_weights(AutoModelForQuestionAnswering, source, described, torch.float32, fresh_head=True)
     if not tokenizer.is_fast:
         raise UserError(
             f"model.name: {name} has no tokenizer.json, which token offsets need; name a model that has one"

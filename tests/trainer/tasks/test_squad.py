@@ -335,6 +335,26 @@ def test_bad_settings_are_told(
     assert f"lacks 1 of the model's tensors, such as bert.{lacking}" in refusal(model__name=tmp_path / "partial")
 
 
+def test_the_scores_may_have_more_layers_than_one(
+    arguments: Callable[..., list[str]], encoder: Path, tmp_path: Path
+) -> None:
+    from transformers import ModernBertConfig, ModernBertModel
+
+    folder = tmp_path / "modern"
+    shutil.copytree(encoder, folder)
+    size: dict[str, Any] = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vocabulary = json.loads((encoder / "config.json").read_text())["vocab_size"]
+    made = ModernBertModel(ModernBertConfig(vocab_size=vocabulary, pad_token_id=0, **size))
+    made.save_pretrained(folder)
+    _, net = squad.network(configuration.load(arguments(tmp_path / "run", model__name=folder)))
+    assert torch.equal(net.base_model.embeddings.tok_embeddings.weight, made.embeddings.tok_embeddings.weight)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["layers.0.mlp.Wi.weight"]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match="lacks 1 of the model's tensors, such as model.layers.0.mlp.Wi.weight"):
+        squad.network(configuration.load(arguments(tmp_path / "run", model__name=folder)))
+
+
 @pytest.mark.parametrize("asked", ["eager", "someone/kernel"])
 def test_the_way_of_attention_is_not_the_files_to_choose(
     arguments: Callable[..., list[str]], encoder: Path, tmp_path: Path, asked: str
