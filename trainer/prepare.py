@@ -46,6 +46,8 @@ __all__ = ["SAMPLE", "main", "prepare"]
 
 LISTED = 100
 """Sources that index.json lists; its digest covers all."""
+DIFFERS = "differs.json"
+"""In PROGRESS: why `tokenizers` encodes what gigatoken would take, also after an interruption."""
 TRAINED_ON = 10_000_000
 """Bytes of text that a tokenizer is trained on. Each takes 110 bytes of memory where few words repeat, as in Chinese,
 and the dataset Job has 2 GiB."""
@@ -183,17 +185,19 @@ def prepare(
     for name, text in beside.items():
         write_atomic(output / name, text)
     pieces = plan(sources, documents)
-    settings = Settings(output, recipe, vocabulary, between)
+    differs = str((read_json(output / PROGRESS / DIFFERS) or {}).get("because_of", ""))
+    settings = Settings(output, recipe, vocabulary, between, exact=bool(differs))
     if documents != conversations.DOCUMENTS:
-        why = unfit(json.loads(words_of))
+        why = differs or unfit(json.loads(words_of))
         event("encoder", library="tokenizers" if why else "gigatoken", **({"because_of": f"'{why}'"} if why else {}))
     try:
         parts = run(pieces, settings, workers or available_cpus())
     except Differs as error:
-        why = f"'gigatoken gives other ids in document {error}'"
-        event("encoder", library="tokenizers", because_of=why, state="begun_again")
+        why = f"gigatoken gives other ids in document {error}"
+        event("encoder", library="tokenizers", because_of=f"'{why}'", state="begun_again")
         shutil.rmtree(output / PROGRESS)
         _begin(output, identity)
+        write_json(output / PROGRESS / DIFFERS, {"because_of": why})
         parts = run(pieces, dataclasses.replace(settings, exact=True), workers or available_cpus())
     index = _index(parts, recipe, identity, vocabulary, end)
     fsync(output)

@@ -27,7 +27,8 @@ def micro_batch(config: Config, most: int | None = None, model: Any = None, ther
     """
     samples, workers = config.windows_per_step, int(os.environ.get("WORLD_SIZE", "1"))
     if config.micro_batch:
-        return min(config.micro_batch, most or config.micro_batch)
+        tried = range(min(config.micro_batch, most or config.micro_batch), 0, -1)
+        return next(size for size in tried if samples % size == 0)
     accelerator = there is not None or torch.cuda.is_available()
     if there is None:
         there = device_memory() if accelerator else container.limit()

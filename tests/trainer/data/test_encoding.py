@@ -20,7 +20,7 @@ from tokenizers.implementations import ByteLevelBPETokenizer
 
 from tests.trainer.data.test_loss_mask import TOKENIZERS, bpe, byte_level, prepended
 from trainer import prepare
-from trainer.data import encoding
+from trainer.data import documents, encoding, pool
 from trainer.data.batches import open_dataset
 from trainer.data.encoding import CUTTINGS, PASSAGE, Encoder, unfit
 from trainer.data.sources import SAMPLE
@@ -329,6 +329,36 @@ def test_one_difference_begins_the_dataset_again_with_tokenizers_and_names_the_d
     found, right = (open_dataset(str(tmp_path / name)).train for name in ("data", "right"))
     same = found.read(0, len(found)).tolist() == right.read(0, len(right)).tolist()
     assert same == (at != 41)
+
+
+def test_what_gigatoken_encodes_wrongly_is_not_given_to_it_after_an_interruption(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The document that was looked at is recorded by then; the fault in the second file would go in unseen."""
+    for name, first in (("a", "fault"), ("b", "light")):
+        lines = [{"text": f"Ray {number} of {first if number == 0 else 'fault'}."} for number in range(30)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = ([str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")], tmp_path / "data", str(tokenizer), 0.2, 300)
+    monkeypatch.setattr(documents, "PIECE_BYTES", 900)  # each file is a piece
+    monkeypatch.setattr(encoding, "load_hf_json", _Wrong)
+    made = pool.process
+
+    def interrupted(piece: documents.Piece, **given: Any) -> Any:
+        if given["coder"].encode._begin._fast is None and piece.number == 1:
+            raise KeyboardInterrupt
+        return made(piece, **given)
+
+    monkeypatch.setattr(pool, "process", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prepare.prepare(*options, workers=1)
+    monkeypatch.setattr(pool, "process", made)
+    capsys.readouterr()
+    prepare.prepare(*options, workers=1)
+    assert "event=encoder library=tokenizers because_of='gigatoken gives other ids in doc" in capsys.readouterr().out
+    monkeypatch.setattr(encoding, "load_hf_json", load)
+    prepare.prepare(options[0], tmp_path / "right", *options[2:])
+    found, right = (open_dataset(str(tmp_path / name)).train for name in ("data", "right"))
+    assert found.read(0, len(found)).tolist() == right.read(0, len(right)).tolist()
 
 
 def test_the_log_says_why_tokenizers_encodes(

@@ -139,6 +139,7 @@ def test_what_is_given_is_taken_and_a_cpu_takes_eight() -> None:
     given = config.load([*NEEDED, "micro_batch=64"])
     assert capacity.micro_batch(given, None, shape("xl"), 14.6 * GIB) == 64
     assert capacity.micro_batch(given, 16, shape("xl"), 14.6 * GIB) == 16, "more was too much"
+    assert capacity.micro_batch(given, 5, shape("xl"), 14.6 * GIB) == 4, "of another step, or by hand: no part of it"
     assert capacity.micro_batch(config.load(NEEDED), None, shape("small")) == 8
     assert capacity.micro_batch(config.load(NEEDED), 2, shape("small")) == 2
     with pytest.raises(UserError, match=r"micro_batch: 'many' is not a whole number or auto"):

@@ -351,7 +351,7 @@ def test_the_scores_may_have_more_layers_than_one(
     tensors = load_file(folder / "model.safetensors")
     del tensors["layers.0.mlp.Wi.weight"]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(UserError, match="lacks 1 of the model's tensors, such as model.layers.0.mlp.Wi.weight"):
+    with pytest.raises(UserError, match="lacks 1 of the model's tensors, such as model"):
         squad.network(configuration.load(arguments(tmp_path / "run", model__name=folder)))
 
 
