@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -135,10 +135,11 @@ def _progress(output: Path, pieces: int) -> Iterator[None]:
 
 def _done(output: Path) -> tuple[int, int]:
     """The pieces that are recorded, and the bytes in all shards."""
-    return (
-        len(list((output / PROGRESS).glob("[0-9]*.json"))),
-        sum(path.stat().st_size for path in output.glob("*.bin")),
-    )
+    size = 0
+    for path in output.glob("*.bin"):
+        with suppress(FileNotFoundError):  # that of an earlier dataset, which is being replaced
+            size += path.stat().st_size
+    return len(list((output / PROGRESS).glob("[0-9]*.json"))), size
 
 
 def _log(output: Path, pieces: int, ended: threading.Event) -> None:

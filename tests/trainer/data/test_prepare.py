@@ -292,6 +292,7 @@ def test_progress_is_told_in_log_lines(tmp_path: Path, capsys: pytest.CaptureFix
     records = tmp_path / ".progress"
     records.mkdir()
     (tmp_path / "train-00000-0000.bin").write_bytes(bytes(3_000_000))
+    (tmp_path / "train-00001-0000.bin").symlink_to("gone")  # as one that is removed between listing and look
     ended = iter([False, False, True])
 
     class Ended(threading.Event):
