@@ -35,7 +35,7 @@ test: .venv/dev.stamp  ## all fast tests
 	$(PY) -m pytest -m "not cluster and not engine and not chaos" -n $$(($$(nproc) + 2)) --dist worksteal
 
 e2e: .venv/dev.stamp  ## real node, real engine, real training (root); MARKS=engine: without a node
-	@$(TRAINYARD) local toolchain etcd kubernetes
+	@$(TRAINYARD) local toolchain etcd kubernetes kubernetes-1.37
 	@$(TRAINYARD) local toolchain
 	$(PY) -m pytest -m "$(MARKS)" -p tests.by_resource -o timeout_func_only=true -n $$(($$(nproc) + 1)) \
 	  $$(grep -lrE --include='test_*.py' 'mark\.(cluster|engine)' tests | sort)
