@@ -144,7 +144,8 @@ def kubectl_of(target: Target, kubeconfig: str | None) -> tuple[str, ...]:
     """The beginning of a kubectl command in the namespace of a training. Raises CommandError without kubectl."""
     file = kubeconfig or target.kubeconfig
     place = (f"--context={target.context}", f"--namespace={target.namespace}")
-    return (find("kubectl"), *((f"--kubeconfig={file}",) if file else ()), *place)
+    # The variable takes a list of files, as everybody's does; the option takes one.
+    return (*(("env", f"KUBECONFIG={file}") if file else ()), find("kubectl"), *place)
 
 
 @contextmanager

@@ -26,14 +26,14 @@ def test_a_forward_that_breaks_is_told_and_goes_on_with_the_next_pod(
     notes, pods = tmp_path / "notes", iter(["tensorboard-1", "tensorboard-2", "tensorboard-3"])
     kubectl = tmp_path / "kubectl"
     kubectl.write_text(
-        f'#!/bin/sh\necho "$@" >> {notes}\n[ $(wc -l < {notes}) = 3 ] && kill -INT $PPID && sleep 9\n'
+        f'#!/bin/sh\necho "$KUBECONFIG $@" >> {notes}\n[ $(wc -l < {notes}) = 3 ] && kill -INT $PPID && sleep 9\n'
         "echo error: lost connection to pod >&2; exit 1\n"
     )
     kubectl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(board, "PAUSE", 0)
     monkeypatch.setattr(board, "connect", lambda *_: None)
-    target = Target("here", "space", "job", None, {}, kubeconfig="/k")
+    target = Target("here", "space", "job", None, {}, kubeconfig="/k:/l")
     monkeypatch.setattr(board, "targets_of", lambda stack: [target])
     monkeypatch.setattr(board, "ready_pod", lambda *_: next(pods))
     opened: list[str] = []
@@ -49,8 +49,7 @@ def test_a_forward_that_breaks_is_told_and_goes_on_with_the_next_pod(
     assert {card["tag"] for card in pinned} <= figures, "and each is a figure of a run"
     assert shown.err == "error: lost connection to pod; reload the page\n" * 2
     assert notes.read_text().splitlines() == [
-        f"--kubeconfig=/k --context=here --namespace=space port-forward --address=127.0.0.1 pod/tensorboard-{at} "
-        f"{port}:6006"
+        f"/k:/l --context=here --namespace=space port-forward --address=127.0.0.1 pod/tensorboard-{at} {port}:6006"
         for at in (1, 2, 3)
     ]
 
