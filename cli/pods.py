@@ -39,6 +39,9 @@ LABEL = "trainyard/volume-access"
 START_SECONDS = 300
 """A node's first pull of the image is several gigabytes."""
 COMMAND_SECONDS = 300
+LOOK_SECONDS = 4 * 3600
+"""Of a look at the volume, or a removal: a network's file system takes a millisecond or more for each of its files."""
+STOP_SECONDS = 15
 ENDED = "command terminated with exit code"
 """Begins what kubectl adds to the words of a command that failed."""
 Change = Callable[[dict[str, Any]], None]
@@ -57,24 +60,37 @@ class Pod:
         """The command of this machine that runs one in the pod, with its streams and exit code."""
         return [*self.kubectl, "exec", "-it" if tty else "-i", self.name, "--", *words]
 
-    def run(self, *words: str) -> tuple[int, str]:
-        """Run a command to its end; return its exit code, and its output or, where it failed, what it says of it."""
+    @contextmanager
+    def stoppable(self, *words: str, tty: bool = False) -> Iterator[list[str]]:
+        """The same, of a command that Ctrl-C or a time limit ends in the pod, too.
+
+        A process of `kubectl exec` outlives kubectl: it would go on, and keep the pod.
+        """
+        note = f"/tmp/{uuid.uuid4().hex}"
         try:
-            done = subprocess.run(
-                self.command(*words),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=COMMAND_SECONDS,
-                check=False,
-            )
+            yield self.command("sh", "-c", f'echo $$ >{note}; exec "$@"', "sh", *words, tty=tty)
+        except (KeyboardInterrupt, subprocess.TimeoutExpired):
+            stop = self.command("sh", "-c", f"kill -s INT -- -$(cat {note})")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(stop, stdin=subprocess.DEVNULL, capture_output=True, timeout=STOP_SECONDS, check=False)
+            raise
+
+    def run(self, *words: str, seconds: float | None = None) -> tuple[int, str]:
+        """Run a command to its end; return its exit code, and its output or, where it failed, what it says of it."""
+        limit = seconds or COMMAND_SECONDS
+        try:
+            with self.stoppable(*words) as command:
+                done = subprocess.run(
+                    command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=False
+                )
         except subprocess.TimeoutExpired:
-            return 1, f"{' '.join(words)}: not done after {COMMAND_SECONDS} s"
+            return 1, f"{' '.join(words)}: not done after {limit} s"
         output, said = (each.decode("utf-8", "replace") for each in (done.stdout, done.stderr))
         return done.returncode, output if done.returncode == 0 else "\n".join([output, *words_of(said)])
 
     def ask(self, *arguments: str) -> list[dict[str, Any]]:
         """What `python -m trainer.volume` tells. Raises CommandError."""
-        code, text = self.run("python", "-m", "trainer.volume", *arguments)
+        code, text = self.run("python", "-m", "trainer.volume", *arguments, seconds=LOOK_SECONDS)
         if code:
             _refuse_old_image(text, "trainer.volume")
             raise CommandError(plain(last_line(text)))
@@ -88,7 +104,11 @@ class Pod:
         """A command with pipes to it, which has ended well when the block has. Raises CommandError with its reason."""
         with tempfile.TemporaryFile() as said:
             broken = False
-            with started(self.command(*words), stdin=PIPE, stdout=PIPE, stderr=said) as process:
+            with (
+                self.stoppable(*words) as command,
+                # Ctrl-C is for this program alone: a chat ends by it, and kubectl would have failed.
+                started(command, stdin=PIPE, stdout=PIPE, stderr=said, process_group=0) as process,
+            ):
                 try:
                     yield process
                 except BrokenPipeError:  # it says why

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import uuid
 from typing import Annotated, Any, Literal
 
 import typer
@@ -39,10 +38,7 @@ def run(
 
     with volume_pod(target, kubeconfig, change if on == "worker" else None) as (pod, bar):
         bar.pause()
-        # Its number, by which Ctrl-C ends it: a process of `kubectl exec` outlives kubectl, and would keep the pod.
-        note = f"/tmp/{uuid.uuid4().hex}"
-        words = pod.command("sh", "-c", f'echo $$ >{note}; exec "$@"', "sh", *command, tty=tty)
-        try:
+        with pod.stoppable(*command, tty=tty) as words:
             if tty or not sys.stdout.isatty():
                 return subprocess.call(words)
             with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
@@ -50,6 +46,3 @@ def run(
                 for line in process.stdout:
                     print(plain(line.decode("utf-8", "replace")), end="", flush=True)
             return process.returncode
-        except KeyboardInterrupt:
-            pod.run("sh", "-c", f"kill -s INT -- -$(cat {note})")
-            raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -184,6 +185,13 @@ def test_ctrl_c_ends_the_command_in_the_pod_which_would_go_on_without_its_connec
     monkeypatch.setattr(run.subprocess, "call", call)
     assert main(["run", "--", "sh", "-c", script]) == 130
     until(ended.exists, "the command has ended")
+
+
+def test_ctrl_c_on_the_terminal_leaves_the_connection_of_a_chat_to_its_command(tmp_path: Path) -> None:
+    with Wire(tmp_path / "wire").pod.process("python", "-c", "input()") as process:
+        assert os.getpgid(process.pid) != os.getpgrp()
+        process.stdin.write(b"an answer\n")
+        process.stdin.close()
 
 
 def test_on_a_worker_it_has_a_workers_place_memory_and_accelerators(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cli import runs, volume
+from cli import pods, runs, volume
 from cli.__main__ import main
 from cli.cluster import STOPPED, TrainingJob
 from cli.target import Target
@@ -357,6 +357,14 @@ class Clock:
         for name in there | {"1", str(os.getpid()), "self"}:
             (self.proc / name).mkdir()
         (self.proc / "loadavg").write_text(f"0.00 0.01 0.05 1/80 {newest}\n")
+
+
+def test_a_volume_of_many_files_is_looked_through_beyond_the_time_of_a_short_command(
+    call: Any, volume_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise(volume_folder / "corpus" / "one.txt", 1000)
+    monkeypatch.setattr(pods, "COMMAND_SECONDS", 0.001)
+    assert call("du")[0] == 0
 
 
 @pytest.mark.parametrize(
