@@ -1,4 +1,4 @@
-"""A real Kubernetes API server with its controllers, for Pulumi's own plugin, on loopback and without root or nodes.
+"""A real Kubernetes API server, with its controllers or alone, on loopback and without root or nodes.
 
 In place of kubelets, a thread reports that pods run, and that those of Jobs have ended.
 """
@@ -86,9 +86,14 @@ def _status(has_ended: bool) -> dict[str, Any]:
 
 
 @contextmanager
-def api_server(folder: Path) -> Iterator[ApiServer]:
-    """Start etcd, the API server and its controllers; stop them at the end."""
-    for name in ("etcd", "kubernetes"):
+def api_server(
+    folder: Path, tool: str = "kubernetes", emulated: str = "", controllers: bool = True
+) -> Iterator[ApiServer]:
+    """Start etcd, the API server of a tool of gomod/tools.yaml and its controllers; stop them at the end.
+
+    emulated: an older minor version as which the API server behaves.
+    """
+    for name in ("etcd", tool):
         if not toolchain.is_built(toolchain.BY_NAME[name]):
             pytest.fail(f"{name} is not built; run `.venv/bin/trainyard local toolchain {name}`")
     etcd, peers, port, health = (free_port() for _ in range(4))
@@ -113,7 +118,8 @@ def api_server(folder: Path) -> Iterator[ApiServer]:
 
         def start(name: str, *flags: str) -> None:
             log = stack.enter_context((folder / f"{name}.log").open("wb"))
-            process = subprocess.Popen([toolchain.program(name), *flags], stdout=log, stderr=log)
+            programs = toolchain.bin_directory(toolchain.BY_NAME[name if name == "etcd" else tool])
+            process = subprocess.Popen([programs / name, *flags], stdout=log, stderr=log)
             stack.callback(lambda: (process.kill(), process.wait()))
 
         start(
@@ -139,11 +145,16 @@ def api_server(folder: Path) -> Iterator[ApiServer]:
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
+            *([f"--emulated-version={emulated}"] if emulated else []),
         )
         made = ApiServer(f"127.0.0.1:{port}", folder)
         until(made.certificate.exists, "the API server's certificate")
         # The controllers give up after ten seconds without an API server.
         until(made.is_ready, "the API server is ready")
+        if not controllers:
+            until(lambda: made.core().read_namespace("default"), "the API server's own namespaces")
+            yield made
+            return
         start(
             "kube-controller-manager",
             f"--kubeconfig={kubeconfig}",
