@@ -43,7 +43,7 @@ def marked(text: str, spans: list[Span]) -> str:
 
 
 class Encoder:
-    """AnswerSpans marked texts into tokens."""
+    """Turns marked texts into tokens."""
 
     def __init__(self, tokenizer: Tokenizer, ends: Iterable[str] = ()) -> None:
         """ends: added tokens that end answers and count as special although the tokenizer's file says otherwise."""

@@ -76,7 +76,7 @@ def _chosen(ratio: Fraction, seed: int, group: int, run: int) -> int:
 
 @dataclass(frozen=True)
 class Coder:
-    """AnswerSpans records into bytes."""
+    """Turns records into bytes."""
 
     records: Records
     encode: Encode
