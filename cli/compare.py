@@ -25,7 +25,7 @@ from cli.rsync import bring
 from cli.runs import AsJson, Run, read
 from cli.target import Kubeconfig, RunningStack, Target, targets_of
 from cli.volume import show, users
-from trainer.contract import MACHINE_SETTINGS
+from trainer.contract import differing
 from trainer.plain import plain
 from workloads.layout import run_folder
 
@@ -143,9 +143,7 @@ def best(pod: Pod, targets: list[Target]) -> tuple[Run, list[str]]:
 
 def differences(runs: list[Run]) -> list[str]:
     """The settings in which runs differ, but for those of the machine."""
-    known = [run.settings for run in runs if run.settings]
-    keys = dict.fromkeys(key for settings in known for key in settings)
-    return [key for key in keys if key not in MACHINE_SETTINGS and len({str(each.get(key)) for each in known}) > 1]
+    return differing([run.settings for run in runs if run.settings])
 
 
 def others(figure: str, ranked: list[Run]) -> list[str]:

@@ -24,7 +24,7 @@ from cli.target import Kubeconfig, RunningStack, targets_of
 from cli.volume import show, size, users
 from trainer.config.base import flat
 from trainer.config.values import Plain, read_yaml
-from trainer.contract import COMPILING_SECONDS, STALE_SECONDS, UNREADABLE, checkpoint_step
+from trainer.contract import UNREADABLE, checkpoint_step, patience
 from trainer.plain import plain
 from trainer.record import figures
 from workloads.layout import DATA, run_folder
@@ -143,8 +143,7 @@ def run_of(told: dict[str, Any], used: Mapping[str, str]) -> Run:
 
 def _state(state: str, age: float | None, user: str) -> str:
     """A run's own word, while it is fresh; `user` is the Job that has not ended."""
-    patience = COMPILING_SECONDS if state in ("starting", "compiling") else STALE_SECONDS
-    going = state != "terminated" and age is not None and age < patience
+    going = state != "terminated" and age is not None and age < patience(state)
     if going or state in ("failed", UNREADABLE):
         return state
     return ("stopped" if "stopped" in user else "waiting") if user else "interrupted"

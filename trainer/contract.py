@@ -73,6 +73,17 @@ MACHINE_SETTINGS = ("run.directory", "metrics.wandb_project", "metrics.prometheu
 """Settings of the machine, not of the training: runs that differ in them alone are the same."""
 
 
+def differing(settings: list[dict[str, object]]) -> list[str]:
+    """The settings, by dotted key, in which runs differ, but for those of the machine."""
+    keys = dict.fromkeys(key for each in settings for key in each)
+    return [key for key in keys if key not in MACHINE_SETTINGS and len({str(each.get(key)) for each in settings}) > 1]
+
+
+def patience(state: object) -> int:
+    """Seconds of silence after which a run in this state was interrupted."""
+    return COMPILING_SECONDS if state in ("starting", "compiling") else STALE_SECONDS
+
+
 def checkpoint_name(step: int) -> str:
     """Name of a checkpoint's folder in the run's folder checkpoints/."""
     return f"step-{step:08d}"

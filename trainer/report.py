@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from trainer.config import schema
 from trainer.config.paths import folder
-from trainer.contract import MACHINE_SETTINGS
+from trainer.contract import MACHINE_SETTINGS, differing
 from trainer.errors import UserError, usage
 from trainer.export import charts, evaluations
 from trainer.export.charts import colour
@@ -140,12 +140,12 @@ def _settings(runs: list[Run]) -> Iterator[Table]:
     if not runs:
         return
     defaults = schema.flat(schema.Config())
-    keys = [key for key in dict.fromkeys(key for run in runs for key in run.settings) if key not in MACHINE_SETTINGS]
-    differing = [key for key in keys if len({str(run.settings.get(key)) for run in runs}) > 1]
-    if differing:
-        rows = [[run.name, *(run.settings.get(key, "–") for key in differing)] for run in runs]
-        yield _placed(Table("Settings that differ between the runs", ["run", *differing], rows))
-    changed = [key for key in keys if key not in differing and str(runs[0].settings.get(key)) != str(defaults.get(key))]
+    differ = differing([run.settings for run in runs])
+    if differ:
+        rows = [[run.name, *(run.settings.get(key, "–") for key in differ)] for run in runs]
+        yield _placed(Table("Settings that differ between the runs", ["run", *differ], rows))
+    own, kept = runs[0].settings, {*differ, *MACHINE_SETTINGS}
+    changed = [key for key in own if key not in kept and str(own[key]) != str(defaults.get(key))]
     if changed:
         title = "Settings that differ from the defaults" + (" in all of them" if len(runs) > 1 else "")
         rows = [[key, runs[0].settings.get(key), defaults.get(key)] for key in changed]

@@ -25,17 +25,16 @@ from pathlib import Path
 from typing import Any
 
 from trainer.contract import (
-    COMPILING_SECONDS,
     DONE,
     HIDDEN,
     MANIFEST,
-    STALE_SECONDS,
     STATUS,
     UNREADABLE,
     checkpoint_step,
+    patience,
 )
 from trainer.errors import UserError, usage
-from trainer.files import open_regular
+from trainer.files import open_regular, parse_mapping
 
 IDLE_SECONDS = 300.0
 """How long the pod stays for the next command. On a node that trains nothing it keeps the autoscaler waiting."""
@@ -143,9 +142,8 @@ def _weights(root: Path, model: Path, adapter: bool = True) -> int:
 
 def _record(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty: there is none."""
-    with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(_text(path))
-        return found if isinstance(found, dict) else {}
+    with contextlib.suppress(ValueError):
+        return parse_mapping(_text(path)) or {}
     return {}
 
 
@@ -247,8 +245,7 @@ def _trains(run: Path) -> bool:
     """Whether somebody wrote to the run's status of late, and has not said that the training has ended."""
     status = _record(run / STATUS)
     state, updated = status.get("state"), status.get("updated")
-    patience = COMPILING_SECONDS if state in ("starting", "compiling") else STALE_SECONDS
-    silent = not isinstance(updated, int | float) or time.time() - updated > patience
+    silent = not isinstance(updated, int | float) or time.time() - updated > patience(state)
     return not (_record(run / DONE) or state in ENDED or silent)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from trainer.contract import MACHINE_SETTINGS
+from trainer.contract import differing
 from trainer.export.runs import Run, Series
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -123,21 +123,21 @@ def sweep(runs: list[Run]) -> Chart:
 
 def swept(runs: list[Run]) -> str | None:
     """The one setting in which runs differ, if it is a number of at least three values."""
-    keys = {key for run in runs for key in run.settings if key not in MACHINE_SETTINGS}
-    differing = [key for key in keys if len({str(run.settings.get(key)) for run in runs}) > 1]
-    values = {run.settings.get(differing[0]) for run in runs} if len(differing) == 1 else set()
-    return differing[0] if len(values) > 2 and all(type(value) in (int, float) for value in values) else None
+    keys = differing([run.settings for run in runs])
+    values = {run.settings.get(keys[0]) for run in runs} if len(keys) == 1 else set()
+    return keys[0] if len(values) > 2 and all(type(value) in (int, float) for value in values) else None
 
 
 def step_time(runs: list[Run]) -> Chart:
+    measured = [(run, parts) for run in runs if (parts := split(run))]
     rows = [
         {"run": run.name, "part": part, "order": order, "value": float(f"{1000 * seconds:.4g}")}
-        for run in runs
-        for order, (part, seconds) in enumerate((split(run) or {}).items())
+        for run, parts in measured
+        for order, (part, seconds) in enumerate(parts.items())
     ]
     chart = _chart("parts", "Time of a step", "milliseconds", rows)
     chart["encoding"]["y"]["axis"]["labels"] = len(runs) > 1
-    longest = max((sum(parts.values()) for run in runs if (parts := split(run))), default=0.0)
+    longest = max((sum(parts.values()) for _, parts in measured), default=0.0)
     chart["encoding"]["x"]["scale"] = {"domainMax": 1300 * longest}  # leaves room for the sum
     return chart
 

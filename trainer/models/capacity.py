@@ -27,8 +27,7 @@ def micro_batch(config: Config, most: int | None = None, model: Any = None, ther
     """
     samples, workers = config.windows_per_step, int(os.environ.get("WORLD_SIZE", "1"))
     if config.micro_batch:
-        tried = range(min(config.micro_batch, most or config.micro_batch), 0, -1)
-        return next(size for size in tried if samples % size == 0)
+        return largest_divisor(samples, min(config.micro_batch, most or config.micro_batch))
     accelerator = there is not None or torch.cuda.is_available()
     if there is None:
         there = device_memory() if accelerator else container.limit()
@@ -40,6 +39,11 @@ def micro_batch(config: Config, most: int | None = None, model: Any = None, ther
     # A pass larger than a worker's share would leave others without work.
     fits = min(fits, most or fits, max(1, samples // workers))
     return max(2**power for power in range(fits.bit_length()) if samples % 2**power == 0)
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """The largest divisor of a number that is at most `most`; 0 if that is 0."""
+    return next((size for size in range(most, 0, -1) if number % size == 0), 0)
 
 
 def require_room(key: str, what: str, numbers: int, width: int = 4) -> None:

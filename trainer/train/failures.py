@@ -20,6 +20,7 @@ from trainer.config.schema import Config, allowed, flat
 from trainer.contract import EXIT_RESTART
 from trainer.errors import Retry, TrainingError, one_line
 from trainer.files import read_record, write_json
+from trainer.models.capacity import largest_divisor
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
 
@@ -91,7 +92,7 @@ def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: Wor
 
 def halved(work: Work) -> int | None:
     """The micro-batch to try after a lack of memory: at most half as large, and a divisor of the step; None for 1."""
-    return next((size for size in range(work.windows // 2, 0, -1) if work.samples_per_step % size == 0), None)
+    return largest_divisor(work.samples_per_step, work.windows // 2) or None
 
 
 def largest(run: Path, config: Config, device: torch.device) -> int | None:
