@@ -229,7 +229,24 @@ def _template(core: client.CoreV1Api, namespace: str) -> dict[str, Any]:
 def _start(
     core: client.CoreV1Api, namespace: str, name: str, template: dict[str, Any], waiting: Callable[[str], None]
 ) -> None:
-    """Wait until the pod of that name runs, and make it where there is none."""
+    """Wait until the pod of that name runs, and make it where there is none.
+
+    One that does not start is removed: its own deadline counts from its start, and nodes would come for it.
+    """
+    found: dict[str, Any] = {}
+    try:
+        for found in _looks(core, namespace, name, template):
+            waiting(why_waiting([found]))
+    except BaseException:  # Ctrl-C as well
+        if found.get("status", {}).get("phase") == "Pending":
+            as_seen: Any = {"preconditions": {"resourceVersion": found["metadata"]["resourceVersion"]}}
+            with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
+                core.delete_namespaced_pod(name, namespace, body=as_seen)
+        raise
+
+
+def _looks(core: client.CoreV1Api, namespace: str, name: str, template: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The pod at each look until it runs. Raises CommandError where it ends or does not start."""
     what = f"pod {namespace}/{name}"
     labels = {**template["metadata"]["labels"], LABEL: "true"}
     made: Any = {"metadata": {"name": name, "labels": labels}, "spec": template["spec"]}
@@ -253,10 +270,9 @@ def _start(
                     if error.status != 409:  # another command has made it
                         raise
             continue
-        reason = why_waiting([found])
+        yield found
         if time.monotonic() > end:
-            raise CommandError(f"{what} does not start: {reason}")
-        waiting(reason)
+            raise CommandError(f"{what} does not start: {why_waiting([found])}; it was removed")
         time.sleep(0.2)
 
 

@@ -39,8 +39,9 @@ OPTIONS = (
     *("--secluded-args", "--blocking-io", "--8-bit-output", "--outbuf=L", "--no-human-readable"),
     *("--info=progress2,stats2,nonreg1", "--out-format="),
 )
-FINAL = (1, 2, 3, 4, 6, 11, 13, 14, 20, 21, 22, 23, 24, 25)
-"""Exit codes of rsync after which another attempt would fail the same way; others are those of a lost connection."""
+FINAL = (1, 2, 3, 4, 6, 11, 13, 14, 21, 22, 23, 24, 25)
+"""Exit codes of rsync after which another attempt would fail the same way; others are those of a lost connection,
+20 too: rsync was told to end, and not by Ctrl-C, which interrupts this program as well."""
 EMPTY = ("rsync error:", "rsync: connection unexpectedly closed")
 """Beginnings of lines that say only that there was an error."""
 T = TypeVar("T")
@@ -145,10 +146,8 @@ def _rsync(command: list[str], listed: bytes, advance: Callable[[int], None]) ->
     found.left_out = tuple(sorted(left_out))
     if code == 0:
         return found
-    if code in (-2, 20):
-        raise KeyboardInterrupt
     telling = (line for line in lines if not line.startswith(EMPTY) and "Broken pipe" not in line)
-    reason = next(telling, "no reason given").removeprefix("rsync: ")
+    reason = next(telling, f"no reason given (rsync ended with {code})").removeprefix("rsync: ")
     if "(NotFound)" in reason or "completed pod" in reason:
         raise CommandError(f"the pod on the volume is gone ({reason}); run the same command again")
     if code not in FINAL:

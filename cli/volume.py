@@ -68,7 +68,7 @@ def rm(
             own = f"of training {each.training} of stack {stack}" if each.training else f"of stack {stack}"
             print(f"{each.run_directory} is the run {own}: `compare`, `fetch` and `sample` will miss it")
     with volume_pod(target, kubeconfig) as (pod, _):
-        found = [_entry(item) for item in pod.ask("remove", DATA, "--ask", *names)]
+        found = [_entry(item) for item in pod.ask("removable", DATA, *names)]
     show(_table(found))
     if not (yes or _agreed(f"Remove {decimal(sum(item['bytes'] for item in found))} for good?")):
         raise CommandError("nothing was removed")

@@ -3,7 +3,8 @@
     wait                           until nothing else has run in the pod for a while
     runs ROOT [NAME...]            each run in ROOT/runs, or those of these names
     entries PATH                   each entry of a folder, with what is below it, and the space of the file system
-    remove ROOT NAME... [--ask]    what is below each path NAME of the folder ROOT, which is then gone
+    removable ROOT NAME...         what is below each path NAME of the folder ROOT, if it may go
+    remove ROOT NAME...            the same, which is then gone
 
 Each but `wait` prints one JSON list. It imports no torch: a look at the volume takes a part of a second.
 """
@@ -204,15 +205,12 @@ def below(folder: Path) -> dict[str, Any]:
     return {"bytes": size, "files": files, "changed": changed, "denied": denied}
 
 
-def remove(root: str, *names: str) -> list[dict[str, Any]]:
-    """Remove paths below the root; with `--ask` only tell what would go. Raises UserError before anything goes.
-
-    Each gets a hidden name first: what is left of an interrupted removal does not look like a whole run.
-    """
-    asked = "--ask" in names
-    paths = {name: Path(root, name) for name in names if name != "--ask"}
-    found = [described(path, name) for name, path in paths.items()]
-    for name, path in paths.items():
+def removable(root: str, *names: str) -> list[dict[str, Any]]:
+    """What is at paths below the root. Raises UserError for one that may not be removed."""
+    found = []
+    for name in names:
+        path = Path(root, name)
+        found.append(described(path, name))
         inside = path.relative_to(root).parts
         if inside[0] == "runs" and len(inside) > 1 and _trains(Path(root, *inside[:2])):
             raise UserError(
@@ -220,7 +218,16 @@ def remove(root: str, *names: str) -> list[dict[str, Any]]:
             )
         if _denied(path):
             raise UserError(f"{name}: user {os.getuid()} may not list or change all folders there; nothing was removed")
-    for path in () if asked else paths.values():
+    return found
+
+
+def remove(root: str, *names: str) -> list[dict[str, Any]]:
+    """Remove paths below the root; return what was there. Raises UserError before anything goes.
+
+    Each gets a hidden name first: what is left of an interrupted removal does not look like a whole run.
+    """
+    found = removable(root, *names)
+    for path in (Path(root, name) for name in names):
         hidden = path if path.name.startswith(GOING) else path.with_name(f"{GOING}{path.name}")
         if hidden != path:
             _delete(hidden)
@@ -249,7 +256,9 @@ def _trains(run: Path) -> bool:
     return not (_record(run / DONE) or state in ENDED or silent)
 
 
-CALLS: dict[str, Callable[..., Iterable[Any]]] = {"wait": wait, "runs": runs, "entries": entries, "remove": remove}
+CALLS: dict[str, Callable[..., Iterable[Any]]] = {
+    each.__name__: each for each in (wait, runs, entries, removable, remove)
+}
 
 
 @usage

@@ -30,7 +30,7 @@ class Cluster:
     def __init__(self) -> None:
         self.pods: dict[str, Any] = {}
         self.made = 0
-        self.image, self.fails, self.status = "one", "", 0
+        self.image, self.fails, self.status, self.phase = "one", "", 0, "Running"
 
     def answer(self, verb: str, path: str, sent: Any) -> tuple[int, Any]:
         if verb == self.fails and "podtemplates" not in path:
@@ -41,13 +41,17 @@ class Cluster:
         name = path.partition("?")[0].rpartition("/")[2]
         if verb == "POST":
             self.made += 1
-            self.pods[sent["metadata"]["name"]] = {**sent, "status": {"phase": "Running"}}
+            sent["metadata"]["resourceVersion"] = str(self.made)
+            self.pods[sent["metadata"]["name"]] = {**sent, "status": {"phase": self.phase}}
             return 201, sent
         if verb == "DELETE" and name == "pods":  # those that ended
             gone = [each for each, pod in self.pods.items() if pod["status"]["phase"] != "Running"]
             return 200, {each: self.pods.pop(each) for each in gone}
         found = self.pods.get(name)
         if verb == "DELETE":
+            wanted = (sent or {}).get("preconditions", {}).get("resourceVersion")
+            if wanted and found and found["metadata"]["resourceVersion"] != wanted:
+                return 409, {"message": "the pod has changed"}
             self.pods.pop(name)
         return (200, found) if found else (404, {"message": "not found"})
 
@@ -59,7 +63,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
             text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            sent = json.loads(text) if self.command == "POST" else None
+            sent = json.loads(text) if text else None
             status, content = played.answer(self.command, self.path, sent)
             if not status:
                 self.close_connection = True
@@ -122,6 +126,29 @@ def test_a_cluster_that_refuses_or_goes_while_the_pod_starts_is_told_in_one_line
     cluster.fails, cluster.status = fails, status
     with pytest.raises(CommandError, match=f"^{told}"):
         warm()
+
+
+@pytest.mark.parametrize("ends", ["its time", "Ctrl-C", "Ctrl-C, as it starts"])
+def test_a_pod_that_does_not_start_does_not_wait_for_ever(
+    ends: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.phase = "Pending"
+
+    def interrupt(_: float) -> None:
+        if ends == "Ctrl-C, as it starts":
+            (pod,) = cluster.pods.values()
+            pod["status"]["phase"], pod["metadata"]["resourceVersion"] = "Running", "changed"
+        raise KeyboardInterrupt
+
+    if ends == "its time":
+        monkeypatch.setattr(pods, "START_SECONDS", 0)
+        with pytest.raises(CommandError, match=r"does not start: starting the pods; it was removed$"):
+            warm()
+    else:
+        monkeypatch.setattr(pods.time, "sleep", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            warm()
+    assert len(cluster.pods) == (ends == "Ctrl-C, as it starts"), "another command may run in one that has started"
 
 
 def test_a_pod_that_ends_at_once_is_told_with_its_last_words(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,8 +181,9 @@ def test_what_is_removed_is_gone_and_nothing_else(call: Any, volume_folder: Path
     a_run(volume_folder, "old", age=1000)
     a_run(volume_folder, "kept", age=1000)
     noise(volume_folder / "texts" / "a", 10)
+    noise(volume_folder / "--ask", 10)
     kept = tree(volume_folder / "runs" / "kept")
-    code, said, _ = call("rm", "runs/old", f"{volume_folder}/texts/", "--yes")
+    code, said, _ = call("rm", "--yes", "--", "runs/old", f"{volume_folder}/texts/", "--ask")
     assert code == 0
     assert "removed " in said
     assert {name.split("/")[1] for name in tree(volume_folder)} == {"kept"}

@@ -118,7 +118,7 @@ def on_volume(text: str, volume: str) -> str:
     return f"{text.removesuffix(here)}{whole}"
 
 
-def reach(name: str, act: Callable[[Any, str], Found]) -> Found:
+def on_filesystem(name: str, act: Callable[[Any, str], Found]) -> Found:
     """What `act` returns for the file system of an address and its path there.
 
     With this machine's credentials, else anonymously, as for a public bucket. Raises what the first way raised.

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, cast
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from trainer.config.addresses import COMPRESSIONS, KINDS, REFUSED, TABLES, address, kind_of, passed_over, reach
+from trainer.config.addresses import COMPRESSIONS, KINDS, REFUSED, TABLES, address, kind_of, on_filesystem, passed_over
 from trainer.config.paths import expanded
 from trainer.data import hub
 from trainer.errors import Passing, UserError, cause, in_stack
@@ -105,7 +105,9 @@ def _files(name: str, over: dict[str, list[str]]) -> list[Source]:
         raise UserError(f"--input {name}: {cause(error)}; {EXAMPLES}") from None
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs the traceback of what it raises
     try:
-        return reach(name, lambda system, path: [_source(system, info) for info in _listed(system, path, name, over)])
+        return on_filesystem(
+            name, lambda system, path: [_source(system, info) for info in _listed(system, path, name, over)]
+        )
     except UserError:
         raise
     except FileNotFoundError as error:
@@ -255,7 +257,7 @@ def _decompressed(stored: Any, compression: str) -> Any:
 def _stored(source: Source) -> Any:
     if "://" not in source.name:
         return open_regular(Path(source.name))
-    file = reach(source.name, lambda system, path: system.open(path, "rb"))
+    file = on_filesystem(source.name, lambda system, path: system.open(path, "rb"))
     if 0 < source.size < 1024:
         if file.read(len(LFS)) == LFS:
             raise Unfit(source.name, POINTER)

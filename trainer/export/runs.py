@@ -11,7 +11,7 @@ import yaml
 
 from trainer.checkpoint.format import list_checkpoints, run_of
 from trainer.config.schema import stored
-from trainer.contract import COMPILING_SECONDS, DONE, METRICS, STALE_SECONDS, STATUS
+from trainer.contract import DONE, METRICS, STATUS, patience
 from trainer.errors import UserError
 from trainer.export import evaluations
 from trainer.files import read_record, read_text
@@ -60,8 +60,7 @@ class Run:
         if self.done is not None:
             return "done"
         state = str(self.status.get("state", "unknown"))
-        patience = COMPILING_SECONDS if state == "compiling" else STALE_SECONDS
-        fresh = time.time() - float(self.status.get("updated", 0)) < patience
+        fresh = time.time() - float(self.status.get("updated", 0)) < patience(state)
         return state if fresh or state == "failed" else "interrupted"
 
     @property

@@ -23,6 +23,7 @@ from trainer.files import read_record, write_json
 from trainer.models.capacity import largest_divisor
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
+from trainer.train.metrics import machine
 
 FAULT = "fault.json"
 """In the run directory: how many steps were made before the latest fault, and the round that saw it."""
@@ -65,7 +66,7 @@ def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: Wor
         return error
     if out_of_memory(error):
         message = f"micro_batch: {work.windows} x {config.sequence_length} tokens do not fit the memory of "
-        message += _described(world.device)
+        message += machine(world.device)
         if smaller := halved(work):
             try:
                 write_json(run / SMALLER, {"micro_batch": smaller, "of": _circumstances(config, world.device)})
@@ -107,7 +108,7 @@ def _circumstances(config: Config, device: torch.device) -> dict[str, Any]:
     """What decides how much memory a micro-batch takes, and how much there is."""
     settings = flat(config)
     keys = ("micro_batch", "sequence_length", "precision", "compile", "engine.name", "model.checkpointing")
-    return {"device": _described(device), **{key: settings[key] for key in keys}}
+    return {"device": machine(device), **{key: settings[key] for key in keys}}
 
 
 def less_memory(config: Config, world: World) -> list[str]:
@@ -116,10 +117,3 @@ def less_memory(config: Config, world: World) -> list[str]:
     ways |= {"engine.name=fsdp": {"engine.name": "fsdp"}} if world.size > 1 else {}
     ways |= {"adapter.kind=lora": {"adapter.kind": "lora", "engine.name": "ddp"}} if config.model.name else {}
     return [way for way, change in ways.items() if allowed(config, change)] or ["a lower sequence_length"]
-
-
-def _described(device: torch.device) -> str:
-    if device.type != "cuda":
-        return "this machine"
-    found = torch.cuda.get_device_properties(device)
-    return f"{found.name} ({found.total_memory / 2**30:.1f} GiB)"

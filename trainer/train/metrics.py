@@ -121,8 +121,11 @@ def device_peak(device: torch.device, dtype: torch.dtype) -> float | None:
 
 
 def machine(device: torch.device) -> str:
-    """Name of the accelerator, or of the processor."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else read_processor()[0]
+    """Name of the accelerator, with its memory, or of the processor."""
+    if device.type != "cuda":
+        return read_processor()[0]
+    found = torch.cuda.get_device_properties(device)
+    return f"{found.name} ({found.total_memory / 2**30:.1f} GiB)"
 
 
 def peak_memory(device: torch.device) -> int:

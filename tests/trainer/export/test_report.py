@@ -145,9 +145,8 @@ def test_a_run_that_stopped_or_has_just_begun_is_shown_as_what_it_is(tmp_path: P
     ago = {"state": "compiling", "updated": time.time() - 300}
     (compiling / "status.json").write_text(json.dumps(json.loads((compiling / "status.json").read_text()) | ago))
     begun = make(tmp_path / "begun", 0)
-    (begun / "status.json").write_text(
-        (begun / "status.json").read_text().replace('"world_size": 4', '"world_size": "<b>"')
-    )
+    ago |= {"state": "starting", "world_size": "<b>"}
+    (begun / "status.json").write_text(json.dumps(json.loads((begun / "status.json").read_text()) | ago))
     empty = make(tmp_path / "empty", 0)
     (empty / "metrics.jsonl").write_text("")
     text = page(stopped, compiling, begun, empty)

@@ -22,6 +22,7 @@ from trainer.errors import BrokenNode, Retry, TrainingError, UserError
 from trainer.tasks.work import Work
 from trainer.train import failures
 from trainer.train.__main__ import train
+from trainer.train.metrics import machine
 
 Start = Callable[..., Workers]
 Settings = Callable[..., list[str]]
@@ -60,7 +61,7 @@ def test_memory_that_does_not_suffice_halves_the_micro_batch(
     """One of two workers finds its device full; with half the micro-batch both make the same steps."""
     workers = start_workers(2, settings(tmp_path / "run"), full_at_once)
     assert workers.wait() == [75, 75], workers.output
-    said = "micro_batch: 2 x 32 tokens do not fit the memory of this machine; "
+    said = f"micro_batch: 2 x 32 tokens do not fit the memory of {machine(torch.device('cpu'))}; "
     said += "the next round, or the same command again, takes micro_batch=1"
     assert workers.output.count(said) == 1
     assert "Traceback" not in workers.output
@@ -98,7 +99,9 @@ def test_where_one_window_is_too_much_what_takes_less_memory_is_named(tmp_path: 
         config, place = toy.configuration(**changes), toy.place(0, world)
         return str(failures.judge(torch.OutOfMemoryError(FULL), sized(1), config, tmp_path, place, 0))
 
-    assert said(4).startswith("micro_batch: 1 x 1024 tokens do not fit the memory of this machine; try ")
+    assert said(4).startswith(
+        f"micro_batch: 1 x 1024 tokens do not fit the memory of {machine(torch.device('cpu'))}; try "
+    )
     assert said(4).endswith("; try model.checkpointing=true, engine.name=fsdp, a smaller model")
     assert "adapter.kind=lora" in said(1, model__name="gpt2-xl")
     assert "fsdp" not in said(1), "nobody to share with"
