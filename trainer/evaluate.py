@@ -180,7 +180,7 @@ def _of_checkpoint(source: loading.Source, path: Path, options: argparse.Namespa
     given = schema.stored(read_text(path / "config.yaml"))
     adapted = adapters.is_folder(path / "model")
     named = loading.base_of(source) if adapted else path / "model"
-    given |= {"model.name": named, "model.preset": "", "model.config": ""}
+    given |= {"model.name": named, "model.preset": "", "model.config": "", "recipe": "gpt2"}
     given |= {"engine.name": "ddp", "engine.deepspeed_config": ""}  # the stored settings include that file's
     arguments = [f"{key}={value}" for key, value in given.items()]
     if schema.load(arguments).task == "distillation":

@@ -9,6 +9,7 @@ t: tokens of the pass.
 | what                                                                           | bytes                        |
 |--------------------------------------------------------------------------------|------------------------------|
 | ddp: weights 4, gradients 4, AdamW's moments 8; copies for the products        | 16 P + b P (fp32: 16 P)      |
+| ... Muon: one moment of what is in the layers                                  | 4 L l less                   |
 | ... several workers with several micro-batches each: gradients twice, since    | and 4 P                      |
 | those of the first ones lie beside DDP's buckets, which stay                   |                              |
 | deepspeed in bf16: weights 2, gradients 4 (stage 2: 4/n), fp32 and moments 12/n | 6 P + 12 P/n (2 P + 16 P/n) |
@@ -103,8 +104,8 @@ def state_bytes(shape: Shape, config: Config, precision: str, world: int) -> flo
     if config.engine.name == "fsdp":
         gathered = 2 * width * shape.outer + 3 * width * shape.layer + 4 * max(shape.outer, shape.layer)
         return 16 * model / world + (gathered if world > 1 else copies * model)
-    moments = 4 if config.optimizer.name == "muon" else 8
-    return model * (8 + twice + moments + copies)
+    moments = 8 * model - (4 * (model - shape.outer) if config.optimizer.name == "muon" else 0)
+    return model * (8 + twice + copies) + moments
 
 
 def pass_bytes(shape: Shape, config: Config, precision: str, tokens: int, accelerator: bool = True) -> float:
@@ -142,9 +143,9 @@ def saved(shape: Shape, config: Config) -> float:
 
 
 def of_preset(name: str, vocabulary: int = GPT2) -> Shape:
-    size = PRESETS[name]
-    parameters = 12 * size.layers * size.width**2 + size.width * (vocabulary + size.positions)
-    return Shape(parameters, size.layers, size.width, vocabulary, size.positions, gated=False)
+    shape = of_document(PRESETS[name].document(vocabulary, PRESETS[name].positions))
+    assert shape is not None, "the document of a preset says all"
+    return shape
 
 
 def of_document(document: Mapping[str, Any]) -> Shape | None:

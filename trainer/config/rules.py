@@ -35,6 +35,9 @@ def _task(config: Config) -> Iterator[tuple[str, str]]:
     model, adapted = config.model, config.adapter.kind != "none"
     if not model.name and (adapted or config.task in ("question_answering", "finetune")):
         yield "model.name", "missing; name the weights to begin with, such as gpt2 or bert-base-uncased"
+    if config.recipe != "gpt2" and (model.name or config.task != "language_model"):
+        why = f"model.name={model.name} has weights" if model.name else f"task {config.task} has a recipe of its own"
+        yield "recipe", f"{config.recipe} is for models that are trained from scratch, and {why}; leave recipe out"
     given = [key for key in ("preset", "name", "config") if getattr(model, key)]
     if len(given) > 1:
         yield f"model.{given[0]}", f"given together with model.{given[1]}; give only one"
@@ -58,8 +61,8 @@ def _adapter(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _engine(config: Config) -> Iterator[tuple[str, str]]:
-    if config.engine.name != "ddp" and config.optimizer.name != "adamw":
-        yield "optimizer.name", "muon needs engine.name=ddp"
+    if config.engine.name == "deepspeed" and config.optimizer.name != "adamw":
+        yield "optimizer.name", "muon needs whole matrices, which deepspeed cuts; use engine.name=ddp or fsdp"
     if config.engine.name == "fsdp":
         if config.task in ("distillation", "question_answering"):
             yield "engine.name", f"fsdp is not for task {config.task}; use ddp or deepspeed"

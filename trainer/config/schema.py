@@ -119,7 +119,8 @@ def resolved(config: Config, unread: bool = False) -> str:
     """
     values = config.model_dump()
     if unread:
-        kinds = {"task": config.task, "adapter": {"kind": config.adapter.kind}, "epochs": config.epochs}
+        kinds = {"task": config.task, "recipe": config.recipe, "epochs": config.epochs}
+        kinds |= {"adapter": {"kind": config.adapter.kind}}
         default, given = flat(Config.model_validate(kinds)), flat(config)
         open_ = {key for key in given if key.startswith(deepspeed_json.SAID) and given[key] == default[key]}
         values = nested({key: value for key, value in given.items() if key not in open_})

@@ -1,5 +1,6 @@
 """The settings of a training, section by section, and the types of their values; schema.py reads them."""
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -71,8 +72,8 @@ class Settings(Section):
 
 class Model(Settings):
     preset: Preset = ""
-    """Size of a GPT-2 to train from scratch: tiny, micro, distil, small, medium, large, xl. Empty: small, unless name
-    or config is set."""
+    """Model to train from scratch: a GPT-2 (tiny, micro, distil, small, medium, large, xl), or a modern decoder
+    (modern-micro, modern-small, modern-medium). Empty: small, unless name or config is set."""
     name: PathOrName = ""
     """Initial weights, of any causal language model of transformers: a name on the Hugging Face hub, a Hugging Face
     folder, or a run or checkpoint of trainyard."""
@@ -121,7 +122,9 @@ class Optimizer(Settings):
     learning_rate: Annotated[Above0, CURVE] = 6e-4
     """Peak value. 6e-4 is GPT-3's for 124M parameters (arXiv 2005.14165, table 2.1)."""
     name: Annotated[Literal["adamw", "muon"], FRESH] = "adamw"
-    """adamw | muon: torch.optim.Muon for the hidden matrices, AdamW for the rest."""
+    """adamw | muon: Muon for the hidden matrices, AdamW for the rest."""
+    adamw_factor: Annotated[Above0, CURVE] = 1.0
+    """With muon: the rate of AdamW, for embeddings, head and vectors, as a multiple of learning_rate."""
     warmup_steps: Annotated[Natural, CURVE] = 100
     """Updates over which the rate rises from 0 to its peak: linearly, except with warmup_decay_log."""
     schedule: Annotated[
@@ -250,13 +253,16 @@ class QuestionAnswering(Settings):
 
 
 DEFAULTS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("defaults.yaml").read_text("utf-8"))
-"""Defaults of tasks and adapters, where they differ from those below."""
+"""Defaults of tasks, recipes and adapters, where they differ from those below."""
 
 
 class Config(Settings):
     task: Literal["language_model", "finetune", "distillation", "question_answering"] = "language_model"
     """language_model | finetune | distillation | question_answering: learn to continue text, to answer as in given
     conversations, to imitate a teacher, or to find answers in a text."""
+    recipe: Literal["gpt2", "modern"] = "gpt2"
+    """gpt2 | modern: how a model is trained from scratch. modern: a modern decoder with Muon, which reaches the same
+    loss with fewer tokens (docs/model.md); it changes the defaults of model.preset and optimizer."""
     steps: Annotated[Natural, CURVE] = 1000
     """Optimizer steps of the whole run, however often it is interrupted."""
     epochs: From0 = 0.0
@@ -315,6 +321,14 @@ class Config(Settings):
             return given
         adapter = given.get("adapter")
         kind = adapter.get("kind") if isinstance(adapter, Mapping) else getattr(adapter, "kind", None)
-        of_task = DEFAULTS["tasks"].get(str(given.get("task")), {})
-        by_epochs = {"steps": 0} if given.get("epochs") else {}
-        return merge({**of_task, **by_epochs}, merge(DEFAULTS["adapters"].get(str(kind), {}), given))
+        of_recipe = DEFAULTS["recipes"].get(str(given.get("recipe")), {})
+        model = given.get("model") or {}
+        if any(model.get(key) for key in ("preset", "name", "config")) if isinstance(model, Mapping) else model.preset:
+            of_recipe = {key: value for key, value in of_recipe.items() if key != "model"}
+        defaults = (
+            DEFAULTS["tasks"].get(str(given.get("task")), {}),
+            of_recipe,
+            {"steps": 0} if given.get("epochs") else {},
+            DEFAULTS["adapters"].get(str(kind), {}),
+        )
+        return functools.reduce(merge, (*defaults, given))

@@ -1,4 +1,4 @@
-"""Models of transformers: GPT-2 with fresh weights in the sizes of presets.py, and any causal language model.
+"""Models of transformers: those of presets.py with fresh weights, and any causal language model.
 
 They are the plain models, with the names and shapes that every other program knows. The vocabulary is padded only in
 the copies that the matrix products read (weight_cache.py), so no checkpoint has padded rows.
@@ -22,9 +22,8 @@ from trainer.models import adapters, capacity, checks, loading
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 from transformers.generation.configuration_utils import GenerationConfig
+from transformers.models.auto.configuration_auto import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoModelForCausalLM
-from transformers.models.gpt2.configuration_gpt2 import GPT2Config
-from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 from transformers.utils.hub import cached_file
 from transformers.utils.logging import disable_progress_bar
@@ -36,30 +35,35 @@ if TYPE_CHECKING:
     from transformers.configuration_utils import PreTrainedConfig
     from transformers.modeling_utils import PreTrainedModel
 
+INTO_RESIDUAL = ("o_proj.weight", "down_proj.weight", "c_proj.weight")
+"""The last products of attention and MLP, in Llama and its heirs, and in GPT-2."""
+
 disable_progress_bar()  # one bar per saved file, in the middle of the log lines
 patches.save_without_deepspeed()
 
 
-def build(preset: str, vocabulary: int, end_of_text: int, seed: int) -> GPT2LMHeadModel:
-    """A GPT-2 with fresh weights that depend on `seed` alone.
+def build(preset: str, vocabulary: int, end_of_text: int, seed: int, length: int = 0) -> "PreTrainedModel":
+    """A model of presets.py with fresh weights that depend on `seed` alone.
 
-    They are drawn as in the paper: normal with standard deviation 0.02, and 0.02 / sqrt(2 x layers) for the two
-    projections of each layer into the residual stream, whose sum would otherwise grow with the depth.
+    GPT-2's are drawn as in the paper: normal with standard deviation 0.02, and 0.02 / sqrt(2 x layers) for the two
+    projections of each layer into the residual stream, whose sum would otherwise grow with the depth. length: the
+    longest sequence in training, in tokens; 0: the most that the preset takes.
     """
     size = PRESETS[preset]
     capacity.require_room("model.preset", preset, memory.of_preset(preset, vocabulary).parameters)
-    config = GPT2Config(
-        vocab_size=vocabulary,
-        n_positions=size.positions,
-        n_embd=size.width,
-        n_layer=size.layers,
-        n_head=size.heads,
-        bos_token_id=end_of_text,
-        eos_token_id=end_of_text,
-    )
+    document = size.document(vocabulary, length or size.positions)
+    config = AutoConfig.for_model(**document, bos_token_id=end_of_text, eos_token_id=end_of_text)
     _drop_nothing(config)
     torch.manual_seed(seed)
-    return GPT2LMHeadModel(config)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+
+
+def begin_at_zero(net: "PreTrainedModel") -> None:
+    """Set the products into the residual stream to zero: each layer begins as the identity and grows as it learns
+    (arXiv 1901.09321, rule 2)."""
+    for name, value in net.named_parameters():
+        if name.endswith(INTO_RESIDUAL):
+            nn.init.zeros_(value)
 
 
 def from_config(file: str, vocabulary: int, end_of_text: int, length: int, seed: int) -> "PreTrainedModel":

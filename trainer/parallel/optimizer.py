@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from trainer.config.settings import Optimizer
 from trainer.models import adapters
+from trainer.parallel.muon import Muon
 
 Tensors = dict[str, dict[str, torch.Tensor]]
 """Optimizer state by parameter name, then by kind: exp_avg, exp_avg_sq, step; momentum_buffer."""
@@ -22,21 +25,22 @@ def build(net: nn.Module, settings: Optimizer) -> list[torch.optim.Optimizer]:
     hidden = [value for name, value in named.items() if settings.name == "muon" and is_hidden_matrix(net, name, value)]
     chosen = {id(value) for value in hidden}
     rest = [value for value in named.values() if id(value) not in chosen]
+    beside: dict[str, Any] = {"factor": settings.adamw_factor} if hidden else {}
     groups = [
         {"params": [value for value in rest if value.ndim >= 2], "weight_decay": settings.weight_decay},
         {"params": [value for value in rest if value.ndim < 2], "weight_decay": 0.0},
     ]
     adam = torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+        [group | beside for group in groups if group["params"]],
         betas=(settings.beta1, settings.beta2),
         eps=settings.epsilon,
         fused=True,
     )
     if not hidden:
         return [adam]
-    # match_rms_adamw scales its updates to AdamW's size, so one learning rate and decay serve both (arXiv 2502.16982).
-    muon = torch.optim.Muon(hidden, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw")
-    return [adam, muon]
+    turned = {id(part.weight) for part in net.modules() if isinstance(part, Conv1D)}
+    ordinary, transposed = ([value for value in hidden if (id(value) in turned) == other] for other in (False, True))
+    return [adam, Muon(ordinary, transposed, settings.weight_decay)]
 
 
 def is_hidden_matrix(net: nn.Module, name: str, value: torch.Tensor) -> bool:
@@ -90,13 +94,13 @@ def _warmup_decay(iteration: int, length: int, warmup: int, logarithmic: bool) -
 def set_learning_rate(optimizers: Sequence[torch.optim.Optimizer], learning_rate: float) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group.get("factor", 1.0)
 
 
 def update(optimizers: Sequence[torch.optim.Optimizer], skipped: torch.Tensor) -> None:
     """Make the update, or none if `skipped` (fp32 scalar) is 1. AdamW does so without a wait for the device."""
     for optimizer in optimizers:
-        if isinstance(optimizer, torch.optim.Muon):  # it has no fused form, and only those skip a step on the device
+        if isinstance(optimizer, Muon):  # it has no fused form, and only those skip a step on the device
             if not bool(skipped):
                 optimizer.step()
         else:
@@ -120,7 +124,7 @@ def load_state(optimizers: Sequence[torch.optim.Optimizer], net: nn.Module, stat
     """Restore what `state` returned. State of another kind of optimizer is ignored: this one then begins afresh."""
     named = {id(value): name for name, value in net.named_parameters()}
     for optimizer in optimizers:
-        keys = {"momentum_buffer"} if isinstance(optimizer, torch.optim.Muon) else {"exp_avg", "exp_avg_sq", "step"}
+        keys = {"momentum_buffer"} if isinstance(optimizer, Muon) else {"exp_avg", "exp_avg_sq", "step"}
         document = optimizer.state_dict()
         order = [named[id(value)] for group in optimizer.param_groups for value in group["params"]]
         document["state"] = {

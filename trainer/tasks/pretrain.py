@@ -52,6 +52,8 @@ def build_model(config: Config, dataset: Dataset, most: int | None = None, packe
     """
     tokenizer = dataset.directory / "tokenizer.json"
     net = network(config, dataset, tokenizer)
+    if config.recipe == "modern":
+        networks.begin_at_zero(net)
     adapter = adapters.Adapter(net, config) if config.adapter.kind != "none" else None
     key = "model.config" if config.model.config else "model.name"
     module = networks.module(net, config.model.checkpointing, packed, config.engine.name == "fsdp", key)
@@ -143,7 +145,7 @@ def network(config: Config, dataset: Dataset, tokenizer: Path) -> "PreTrainedMod
     """
     model, words, length = config.model, dataset.largest + 1, config.sequence_length
     if model.size:
-        return networks.build(model.size, dataset.vocabulary, dataset.end_of_text, config.run.seed)
+        return networks.build(model.size, dataset.vocabulary, dataset.end_of_text, config.run.seed, length)
     if config.adapter.kind != "none":
         return networks.load(model.name, words, length, tokenizer, dtype="auto")
     for path in reversed(list_checkpoints(Path(config.run.directory))):

@@ -113,7 +113,10 @@ def test_what_is_required_is_asked_for() -> None:
         (["metrics.tensorboard=maybe"], "true or false"),
         (["optimizer.beta2=1"], "must be less than 1"),
         (["--config", "/nowhere.yaml"], "cannot be read"),
-        (["engine.name=fsdp", "optimizer.name=muon"], "optimizer.name: muon needs engine.name=ddp"),
+        (
+            ["engine.name=deepspeed", "optimizer.name=muon"],
+            "optimizer.name: muon needs whole matrices, which deepspeed",
+        ),
         (["engine.name=fsdp", "adapter.kind=lora"], "engine.name: fsdp trains whole models, not adapters"),
         (["engine.name=fsdp", "task=distillation"], "engine.name: fsdp is not for task distillation"),
         (["engine.name=fsdp", "task=question_answering"], "engine.name: fsdp is not for task question_answering"),

@@ -21,7 +21,7 @@ from trainer.errors import UserError
 from trainer.models import adapters, attention, capacity, loading, networks
 from trainer.models.causal import CausalModel
 from trainer.models.gpt2 import LanguageModel
-from trainer.parallel import communication
+from trainer.parallel import communication, optimizer
 from trainer.tasks import pretrain
 from trainer.train import __main__ as train
 
@@ -30,9 +30,7 @@ NEEDED = ["data.directory=/d", "run.directory=/r"]
 
 
 def shape(preset: str) -> Any:
-    size = PRESETS[preset]
-    found = {"model_type": "gpt2", "n_layer": size.layers, "n_head": size.heads, "n_embd": size.width}
-    return SimpleNamespace(to_dict=lambda: {**found, "vocab_size": 50_257, "n_positions": size.positions})
+    return SimpleNamespace(to_dict=lambda: PRESETS[preset].document(50_257, 1024))
 
 
 def kept(module: torch.nn.Module, length: int) -> int:
@@ -77,7 +75,6 @@ def test_the_estimate_counts_parameters_and_what_autograd_keeps_of_each_token(
         ([], "fp32", 4 + 8 + 8),
         ([], "bf16", 4 + 8 + 8 + 2),
         (["tokens_per_step=4096", "sequence_length=1024"], "bf16", 4 + 4 + 8 + 2),
-        (["optimizer.name=muon"], "fp32", 4 + 8 + 4),
         (["engine.name=deepspeed"], "bf16", 2 + 4 + 12 / 4),
         (["engine.name=deepspeed"], "fp16", 4 + 2 + 4 + 12 / 4),
         (["engine.name=deepspeed", "engine.zero_stage=2"], "bf16", 2 + (4 + 12) / 4),
@@ -90,6 +87,22 @@ def test_each_of_four_workers_holds_weights_gradients_and_moments(
     of each worker."""
     xl = of_preset("xl")
     assert state_bytes(xl, config.load([*NEEDED, *changes]), precision, 4) == bytes_a_parameter * xl.parameters
+
+
+def test_muon_keeps_one_moment_of_a_hidden_matrix() -> None:
+    """Counted on a model: half of the moments in the layers, all of those in embeddings and head."""
+    net, small = networks.build("modern-micro", 500, 0, seed=1), of_preset("modern-micro", 500)
+    built = optimizer.build(net, config.load([*NEEDED, "optimizer.name=muon"]).optimizer)
+    for value in net.parameters():
+        value.grad = torch.ones_like(value)
+    for each in built:
+        each.step()
+    moments = [value for state in optimizer.state(built, net).values() for value in state.values() if value.ndim]
+    adamw, muon = (
+        state_bytes(small, config.load([*NEEDED, f"optimizer.name={name}"]), "fp32", 1) for name in ("adamw", "muon")
+    )
+    held = 4 * sum(value.numel() for value in moments)
+    assert held == pytest.approx(muon - (adamw - 8 * small.parameters), rel=0.01)
 
 
 def test_what_is_divided_frozen_or_computed_twice_takes_less() -> None:

@@ -40,7 +40,7 @@ def windows(count: int = 2, length: int = 48, seed: int = 0) -> tuple[torch.Tens
 
 def network(preset: str = "tiny", sharp: float = 1.0, **changes: Any) -> Any:
     """sharp > 1 makes the weights larger, so that the model is sure of some words."""
-    net = networks.build(preset, VOCABULARY, 0, seed=1)
+    net: Any = networks.build(preset, VOCABULARY, 0, seed=1)
     if changes:
         net.config.update(changes)
         torch.manual_seed(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from tests.trainer import toy
 from tests.trainer.conftest import Workers, losses, metrics
 from trainer.checkpoint.format import load_optimizer, newest_checkpoint
+from trainer.data.batches import open_dataset
+from trainer.tasks.pretrain import Validation
 
 Start = Callable[[int, list[str]], Workers]
 Settings = Callable[..., list[str]]
@@ -160,9 +164,24 @@ def sent_and_weights(world: Any, compression: str) -> dict[str, Any]:
     return {"bytes": sent, "left": left, "weights": weights}
 
 
-def test_muon_learns_and_resumes_exactly(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
+class Plain(torch.nn.Module):
+    """transformers' own logits, and the sum of their losses."""
+
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        logits = self.net(input_ids=inputs).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+
+
+def test_the_modern_recipe_learns_and_resumes_exactly(
+    start_workers: Start, settings: Settings, dataset: Path, tmp_path: Path
+) -> None:
+    """Recipe modern: whole, and in parts by two workers and by one; transformers loads the model, with equal logits."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    changes = {**SMALL, "optimizer__name": "muon"}
+    changes = {**SMALL, "recipe": "modern", "model__preset": "modern-micro", "optimizer__learning_rate": 0.01}
     assert start_workers(1, settings(whole, steps=10, **changes)).wait() == [0]
     first = start_workers(2, [*settings(broken, steps=5, **changes), "optimizer.schedule_steps=10"])
     assert first.wait() == [0, 0], first.output
@@ -174,8 +193,15 @@ def test_muon_learns_and_resumes_exactly(start_workers: Start, settings: Setting
     found = newest_checkpoint(whole)
     assert found is not None
     state = load_optimizer(found.path)
-    assert set(state["transformer.h.0.attn.c_attn.weight"]) == {"momentum_buffer"}
-    assert set(state["transformer.wte.weight"]) == {"exp_avg", "exp_avg_sq", "step"}
+    assert set(state["model.layers.0.self_attn.q_proj.weight"]) == {"momentum_buffer"}
+    assert set(state["model.embed_tokens.weight"]) == {"exp_avg", "exp_avg_sq", "step"}
+    loaded = AutoModelForCausalLM.from_pretrained(found.path / "model", dtype=torch.float32)
+    assert (loaded.config.model_type, loaded.config.max_position_embeddings) == ("qwen3", 32)
+    assert loaded.generation_config.eos_token_id == loaded.config.eos_token_id is not None
+    tokens = open_dataset(str(dataset)).validation
+    validation = Validation(tokens, 32, 4, 1, 4, tokenizer=dataset / "tokenizer.json")
+    plain = validation.loss(Plain(loaded), toy.place(), torch.float32)
+    assert plain == pytest.approx(json.loads((whole / "DONE").read_text())["validation_loss"], rel=1e-5)
 
 
 def test_one_batch_is_learnt_by_heart_from_a_loss_of_chance() -> None:

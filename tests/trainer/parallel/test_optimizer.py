@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.pytorch_utils import Conv1D
 
 from trainer.config.settings import Optimizer
+from trainer.parallel import muon
 from trainer.parallel.optimizer import build, is_hidden_matrix, learning_rate, set_learning_rate
 
 
@@ -87,13 +89,31 @@ def test_muon_leaves_embeddings_of_positions_to_adamw(family: str, widths: dict[
     assert {name.split(".")[-2] for name in hidden} == {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"}
 
 
-@pytest.mark.parametrize("shape", [(16, 64), (64, 16)])
-def test_muons_updates_are_as_large_as_adamws(shape: tuple[int, int]) -> None:
-    """0.2 x the rate in root mean square (arXiv 2502.16982, section 2.2), so that one rate serves both."""
-    net = torch.nn.Linear(*shape, bias=False)
-    before = net.weight.detach().clone()
-    _, muon = build(torch.nn.Sequential(net, torch.nn.LayerNorm(shape[1])), Optimizer(name="muon", learning_rate=0.1))
-    net.weight.grad = torch.randn_like(net.weight)
-    set_learning_rate([muon], 0.1)
-    muon.step()
-    assert float((net.weight - before).square().mean().sqrt()) == pytest.approx(0.2 * 0.1, rel=0.3)
+@pytest.mark.parametrize("width", [16, 256])
+@pytest.mark.parametrize("turned", [False, True])
+def test_muon_changes_what_a_layer_gives_by_one_size_at_every_width(width: int, turned: bool) -> None:
+    """The spectral norm is the rate's, times the root of out / in where that is more; Conv1D's matrices are turned."""
+    for out, into in ((width, width), (4 * width, width), (width, 4 * width)):
+        net = Conv1D(out, into) if turned else torch.nn.Linear(into, out, bias=False)
+        before = net.weight.detach().clone()
+        adam, matrices = build(
+            torch.nn.Sequential(net, torch.nn.LayerNorm(out)), Optimizer(name="muon", weight_decay=0, adamw_factor=0.5)
+        )
+        net.weight.grad = torch.randn_like(net.weight)
+        set_learning_rate([adam, matrices], 0.1)
+        matrices.step()
+        largest = float(torch.linalg.matrix_norm(net.weight.detach() - before, 2))
+        assert largest == pytest.approx(0.1 * max(1, out / into) ** 0.5, rel=0.25)
+        assert {group["lr"] for group in adam.param_groups} == {0.05}
+
+
+def test_muons_updates_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(muon, "product_type", lambda _: torch.bfloat16)
+    ours, theirs = (torch.nn.Parameter(torch.linspace(-1, 1, 24).reshape(4, 6)) for _ in range(2))
+    both = muon.Muon([ours], [], 0.1), torch.optim.Muon([theirs], lr=0.1, weight_decay=0.1)
+    for step in range(3):
+        for value, optimizer in zip((ours, theirs), both, strict=True):
+            value.grad = torch.randn(4, 6, generator=torch.Generator().manual_seed(step))
+            set_learning_rate([optimizer], 0.1)
+            optimizer.step()
+    assert torch.allclose(ours, theirs, atol=1e-3)
