@@ -49,7 +49,7 @@ bench: .venv/dev.stamp  ## repeat the CPU benchmarks of the trainer and of `pulu
 	for each in graph preview rendezvous trainer.prepare trainer.speed; do \
 	  echo "== bench.$$each"; $(PY) -m bench.$$each || exit 1; done
 
-gpu:  ## test and measure on this machine's GPU, 10 minutes at most: make gpu [STAGE=device|tests|speed|exchange] [PY=python3]
+gpu:  ## test and measure on this machine's GPU, 10 minutes at most: make gpu [STAGE=device|tests|speed|exchange|recipe] [PY=python3]
 	@$(GPU_PY) -m bench.gpu --stage "$(STAGE)" $(ARGS)
 
 lint: .venv/dev.stamp  ## check format, lint, import directions, workflows and types

@@ -32,6 +32,7 @@ from typing import Any
 
 from bench import page
 from bench.trainer import setup, speed_table
+from bench.trainer.peers import BIASED
 from trainer.launch import MALLOC
 
 PROGRAMS = ("ours", "loop", "Trainer")
@@ -70,13 +71,15 @@ def _on_accelerator(tiny: bool) -> list[Mode]:
     """List the modes from the one that says most: ours and its best peer, larger micro-batches, the other peers, a
     larger model, eager mode."""
     if tiny:  # nothing is compiled: that takes a processor half a minute each time
-        return [Mode(each, "bf16", False, 2, preset="tiny") for each in ("ours", "nanoGPT", "loop", "Trainer")]
-    ours, nano, loop, trainer = (
-        Mode(each, "bf16", True, 32, preset="small") for each in ("ours", "nanoGPT", "loop", "Trainer")
+        small = [Mode(each, "bf16", False, 2, preset="tiny") for each in ("ours", "nanoGPT", BIASED, "loop", "Trainer")]
+        return [*small, dataclasses.replace(small[0], preset="modern-micro")]
+    ours, nano, biased, loop, trainer = (
+        Mode(each, "bf16", True, 32, preset="small") for each in ("ours", "nanoGPT", BIASED, "loop", "Trainer")
     )
+    modern = dataclasses.replace(ours, preset="modern-small")
     larger = [dataclasses.replace(each, preset="medium") for each in (ours, nano)]
     wide, eager = dataclasses.replace(ours, micro_batch=64), dataclasses.replace(ours, compiled=False)
-    return [ours, nano, wide, loop, trainer, *larger, eager]
+    return [ours, nano, biased, modern, wide, loop, trainer, *larger, eager]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -178,6 +181,7 @@ def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path, d
 def ours(settings: dict[str, Any], environment: dict[str, str], run: Path, deadline: float) -> dict[str, Any]:
     """Run a real training; return its steps from its metrics. A step's time has no evaluation and no checkpoint."""
     values = {
+        "recipe": "modern" if settings["preset"].startswith("modern") else "gpt2",
         "model.preset": settings["preset"],
         "data.directory": settings["data"],
         "run.directory": run,

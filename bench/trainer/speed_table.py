@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench import page
+from bench.trainer.peers import BIASED
 from trainer.config.memory import of_preset
 from trainer.config.settings import Config
 from trainer.config.speed import flops_per_token, peak_of
@@ -12,7 +13,7 @@ GOAL_PEER, GOAL_PEER_CUDA = 1.15, 1.1
 GOALS = {"small": 0.45, "medium": 0.55, "tiny": 0.0}
 """MFU by the data sheet of one H200, bf16 at 1024 tokens. A rehearsal has no goal."""
 GOAL_TOKENS = 540_000
-PEERS = ("loop", "nanoGPT", "Trainer")
+PEERS = ("loop", "nanoGPT", BIASED, "Trainer")
 
 
 def parts(figures: dict[str, Any], command: str, accelerator: bool = False) -> list[str | list[str]]:

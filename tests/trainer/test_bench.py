@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 import torch
 
 from bench import device, gpu, page
-from bench.trainer import prepare, setup, speed, speed_table
+from bench.trainer import prepare, recipe, recipe_table, setup, speed, speed_table
 from bench.verdicts import Verdicts
 
 ROOT = Path(__file__).parents[2]
@@ -120,7 +121,7 @@ def test_a_mode_that_hangs_leaves_time_for_the_others(tmp_path: Path, monkeypatc
     monkeypatch.setattr(speed, "measure", hang)
     assert speed.main(["--tiny", "--minutes", "6"]) == 1
     assert max(limits) <= speed.MODE_SECONDS
-    assert (tmp_path / "speed_cpu.md").read_text().count(": failed: not done after 120 s") == len(limits) == 4
+    assert (tmp_path / "speed_cpu.md").read_text().count(": failed: not done after 120 s") == len(limits) == 6
 
 
 def test_make_bench_runs_what_the_documentation_says() -> None:
@@ -255,7 +256,7 @@ def test_what_is_missing_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -
 PEERS = """
 import json, sys
 from bench.trainer import peers
-for program in ("loop", "nanoGPT", "Trainer"):
+for program in ("loop", "nanoGPT", "nanoGPT with biases", "Trainer"):
     peers.main([json.dumps(json.loads(sys.argv[1]) | {"program": program})])
 """
 
@@ -272,6 +273,7 @@ def test_the_stages_are_rehearsed_before_a_gpu_runs_them(
     assert speed.main([*arguments, "--only", "ours"]) == 0
     page_ = (tmp_path / "trainyard-rehearsal" / "speed_cpu.md").read_text("utf-8")
     assert "| tiny | 2 | ours | eager |" in page_
+    assert "| modern-micro | 2 | ours | eager |" in page_
     assert "tiny: " in capsys.readouterr().out
     mode = {"device": "cpu", "preset": "tiny", "precision": "bf16", "compiled": False, "scratch": str(tmp_path / "run")}
     mode |= {"length": 16, "micro_batch": 2, "tokens_per_step": 64, "steps": 2}
@@ -279,11 +281,10 @@ def test_the_stages_are_rehearsed_before_a_gpu_runs_them(
     found = subprocess.run([sys.executable, "-c", PEERS, json.dumps(mode)], cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     figures = [json.loads(line) for line in found.stdout.splitlines() if line.startswith('{"seconds"')]
-    assert [len(each["seconds"]) for each in figures] == [2, 2, 2]
-    guess = math.log(
-        50_257
-    )  # an untrained model's; the Trainer leaves one of 16 tokens out of the sum, not of the mean
-    assert [each["losses"][0] for each in figures] == pytest.approx([guess, guess, guess * 15 / 16], abs=0.2)
+    assert [len(each["seconds"]) for each in figures] == [2, 2, 2, 2]
+    guess = math.log(50_257)  # an untrained model's
+    fewer = guess * 15 / 16  # the Trainer leaves one of 16 tokens out of the sum, not of the mean
+    assert [each["losses"][0] for each in figures] == pytest.approx([guess, guess, guess, fewer], abs=0.2)
 
 
 def test_pages_of_a_read_only_checkout_go_to_a_temporary_folder(
@@ -308,3 +309,30 @@ def test_prepares_page_says_what_was_measured(tmp_path: Path, monkeypatch: pytes
     rows = ("start left out as theirs is | 6.0x", "start to end, one core | 4.0x", "from CPU seconds | 1.90x")
     for row in (*rows, "- by the clock | 1.50x", "| encode | 0.50 |"):
         assert row in text
+
+
+def test_the_page_of_recipes_reads_tokens_to_one_loss_off_the_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gpt2 ends at 2.0 and takes 100 s; modern ends at 2.1 with 0.4 of the tokens and at 1.9 with 0.6."""
+    monkeypatch.setattr(page, "results", lambda tiny: tmp_path)
+    runs = {}
+    for size in ("3M", "30M"):
+        trial = recipe.Trial(size, "8192", "gpt2", 1.0, 3e-3, 1337)
+        runs[trial], runs[replace(trial, rate=6e-3)] = result(1.99, 100), result(2.5, 100)
+        runs[replace(trial, seed=1338)] = result(2.01, 100)
+        for part, bits in ((0.4, 2.1), (0.6, 1.9)):
+            runs[replace(trial, recipe="modern", part=part)] = result(bits, 120 * part)
+        runs[replace(trial, recipe="modern", part=0.4, otherwise="AdamW for all")] = result(2.3, 40)
+    written = recipe_table.write(runs, "Written by a test", "cpu", False)
+    part = math.sqrt(0.4 * 0.6)
+    assert (
+        f"| 3M | 8192 | 2.5 M | 2.000 | 0.4: 2.100, 0.6: 1.900 | {part:.2f}x | {1.2 * part:.2f}x | 1.20x |" in written
+    )
+    assert f"The line through 2 sizes predicts {part:.2f}x of the tokens at 124M." in written
+    assert "| the recipe | 0.003 | 2.100 |\n" in written
+    assert "| AdamW for all | 0.003 | 2.300 |\n" in written
+
+
+def result(bits: float, seconds: float) -> recipe.Result:
+    return recipe.Result(bits, seconds, tokens_per_second=1e4, mfu=None)
