@@ -13,6 +13,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from trainer.config.paths import folder, path_or_name
 from trainer.config.vocabulary import TRAINABLE, words_to_train
 from trainer.data import conversations
 from trainer.data.batches import CONVERSATIONS, INDEX, VERSION, open_dataset
-from trainer.data.documents import DOCUMENTS, PIECE_BYTES, TextField, plan
+from trainer.data.documents import DOCUMENTS, PIECE_BYTES, Piece, TextField, plan
 from trainer.data.encoding import PASSAGE, Differs, unfit
+from trainer.data.lock import only_writer
 from trainer.data.pool import Settings, available_cpus, run
 from trainer.data.shards import COUNTED, PROGRESS, SPLITS, Part, Recipe, not_learned, placed, token_type
 from trainer.data.sources import SAMPLE, Source, counts, find
@@ -48,6 +50,8 @@ LISTED = 100
 """Sources that index.json lists; its digest covers all."""
 DIFFERS = "differs.json"
 """In PROGRESS: why `tokenizers` encodes what gigatoken would take, also after an interruption."""
+RECIPE = "recipe.json"
+"""In PROGRESS: the identity of the dataset that is being written."""
 TRAINED_ON = 10_000_000
 """Bytes of text that a tokenizer is trained on. Each takes 110 bytes of memory where few words repeat, as in Chinese,
 and the dataset Job has 2 GiB."""
@@ -153,8 +157,10 @@ def prepare(
     )
     identity = _identity(recipe, sources, tokenizer_spec)
     if words:
-        tokenizer, folder = train(words, _learned(sources, recipe)), None
-        event("tokenizer", trained_words=tokenizer.get_vocab_size())
+        tokenizer, folder = _trained_before(output, identity), None
+        if tokenizer is None:
+            tokenizer = train(words, _learned(sources, recipe))
+            event("tokenizer", trained_words=tokenizer.get_vocab_size())
     else:
         tokenizer, folder = load_tokenizer(tokenizer_spec), find_folder(tokenizer_spec)
     end = end_of_text(tokenizer, folder)
@@ -171,38 +177,35 @@ def prepare(
         identity["between"] = between
     # Not tokenizer.save(), which raises one kind of exception for every failure.
     words_of = tokenizer.to_str(pretty=True)
-    if _complete(output, identity):
+
+    def found() -> bool:
+        if not _complete(output, identity):
+            return False
         if not _holds(output / FILE, words_of):
             write_atomic(output / FILE, words_of)
         _tell(read_json(output / INDEX) or {})
         event("prepared", state="found", directory=output, **counts(sources, passed))
+        return True
+
+    if found():
         return
-    _begin(output, identity)
-    write_atomic(output / FILE, words_of)
-    copy_companions(folder, output)
-    if beside:
-        (output / conversations.TEMPLATE).unlink(missing_ok=True)  # it would hide several others
-    for name, text in beside.items():
-        write_atomic(output / name, text)
-    pieces = plan(sources, documents)
-    differs = str((read_json(output / PROGRESS / DIFFERS) or {}).get("because_of", ""))
-    settings = Settings(output, recipe, vocabulary, between, exact=bool(differs))
-    if documents != conversations.DOCUMENTS:
-        why = differs or unfit(json.loads(words_of))
-        event("encoder", library="tokenizers" if why else "gigatoken", **({"because_of": f"'{why}'"} if why else {}))
-    try:
-        parts = run(pieces, settings, workers or available_cpus())
-    except Differs as error:
-        why = f"gigatoken gives other ids in document {error}"
-        event("encoder", library="tokenizers", because_of=f"'{why}'", state="begun_again")
-        shutil.rmtree(output / PROGRESS)
+    with only_writer(output) as require_lock:
+        if found():  # made by another while this process waited
+            return
         _begin(output, identity)
-        write_json(output / PROGRESS / DIFFERS, {"because_of": why})
-        parts = run(pieces, dataclasses.replace(settings, exact=True), workers or available_cpus())
-    index = _index(parts, recipe, identity, vocabulary, end)
-    fsync(output)
-    write_json(output / INDEX, index)
-    _sweep(output, index)
+        write_atomic(output / FILE, words_of)
+        copy_companions(folder, output)
+        if beside:
+            (output / conversations.TEMPLATE).unlink(missing_ok=True)  # it would hide several others
+        for name, text in beside.items():
+            write_atomic(output / name, text)
+        settings = Settings(output, recipe, vocabulary, between)
+        parts = _encode(plan(sources, documents), settings, identity, workers or available_cpus())
+        index = _index(parts, recipe, identity, vocabulary, end)
+        fsync(output)
+        require_lock()
+        write_json(output / INDEX, index)
+        _sweep(output, index)
     tokens = sum(split["tokens"] for split in index["splits"].values())
     _tell(index)
     event(
@@ -214,6 +217,36 @@ def prepare(
         **{f"{name}_tokens": split["tokens"] for name, split in index["splits"].items()},
         bytes_per_token=f"{index['text_bytes'] / tokens:.2f}",
     )
+
+
+def _encode(pieces: list[Piece], settings: Settings, identity: dict[str, Any], workers: int) -> list[Part]:
+    """The records of all pieces, once their shards are written."""
+    if settings.recipe.documents == conversations.DOCUMENTS:
+        return run(pieces, settings, workers)
+    differs = settings.output / PROGRESS / DIFFERS
+    exact = str((read_json(differs) or {}).get("because_of", ""))
+    why = exact or unfit(json.loads((settings.output / FILE).read_text("utf-8")))
+    event("encoder", library="tokenizers" if why else "gigatoken", **({"because_of": f"'{why}'"} if why else {}))
+    try:
+        return run(pieces, dataclasses.replace(settings, exact=bool(exact)), workers)
+    except Differs as error:
+        why = f"gigatoken gives other ids in document {error}"
+        event("encoder", library="tokenizers", because_of=f"'{why}'", state="begun_again")
+        shutil.rmtree(settings.output / PROGRESS)
+        _begin(settings.output, identity)
+        write_json(differs, {"because_of": why})
+        return run(pieces, dataclasses.replace(settings, exact=True), workers)
+
+
+def _trained_before(output: Path, identity: dict[str, Any]) -> Tokenizer | None:
+    """The tokenizer in the folder, if it was trained for the same inputs and options, also before an interruption."""
+    index, progress = read_json(output / INDEX) or {}, read_json(output / PROGRESS / RECIPE) or {}
+    for there in (index.get("recipe", {}), progress):
+        if identity.items() <= there.items() and (output / FILE).is_file():
+            with suppress(UserError):
+                if digest(found := load_tokenizer(str(output)), None) == there["tokenizer_sha256"]:
+                    return found
+    return None
 
 
 def _tell(index: dict[str, Any]) -> None:
@@ -306,10 +339,10 @@ def _begin(output: Path, identity: dict[str, Any]) -> None:
     output.mkdir(parents=True, exist_ok=True)
     (output / INDEX).unlink(missing_ok=True)
     progress = output / PROGRESS
-    if read_json(progress / "recipe.json") != identity:
+    if read_json(progress / RECIPE) != identity:
         shutil.rmtree(progress, ignore_errors=True)
         progress.mkdir()
-        write_json(progress / "recipe.json", identity)
+        write_json(progress / RECIPE, identity)
 
 
 def _index(

@@ -11,6 +11,7 @@ import lzma
 import os
 import re
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 import fsspec
+from fsspec.compression import compr
 from fsspec.implementations.local import LocalFileSystem
 
 from trainer.config.addresses import COMPRESSIONS, KINDS, REFUSED, TABLES, address, kind_of, on_filesystem, passed_over
@@ -246,10 +248,11 @@ def opened(source: Source) -> Iterator[BinaryIO]:
 
 
 def _decompressed(stored: Any, compression: str) -> Any:
-    """What a compressed file holds. Unlike other readers, these take no file that is cut short for a whole one."""
-    if compression == "xz":
-        return lzma.LZMAFile(stored)
-    import pyarrow
+    """What a compressed file holds."""
+    openers: Any = compr
+    if compression != "zstd":
+        return openers[compression](stored, mode="rb")
+    import pyarrow  # zstandard, which fsspec takes, reads a file that is cut short as a whole one
 
     return pyarrow.CompressedInputStream(stored, compression)
 
@@ -282,7 +285,7 @@ def reading(source: Source) -> Iterator[None]:
         elif source.compression == "zstd" and "too much memory" in str(error):
             reason = "needs a zstd window of more than the 128 MiB that are read"
             helps = "compress it with a smaller one: zstd -d --long=31 -c FILE | zstd -o NEW.zst"
-        elif isinstance(error, (EOFError, lzma.LZMAError, *_arrow())) or (
+        elif isinstance(error, (EOFError, lzma.LZMAError, zlib.error, *_arrow())) or (
             (source.compression or source.kind == "parquet")  # pyarrow has none of its own for some
             and isinstance(error, OSError)
             and error.errno is None

@@ -75,6 +75,12 @@ def test_json_lines_plain_and_compressed_in_several_parts(tmp_path: Path, ending
     assert read(tmp_path / f"data.jsonl{ending}") == TEXTS
 
 
+def test_gzip_padded_with_zeros_as_on_tapes_is_read(tmp_path: Path) -> None:
+    """As by gzip(1)."""
+    (tmp_path / "data.jsonl.gz").write_bytes(gzip.compress(records(TEXTS)) + bytes(512))
+    assert read(tmp_path / "data.jsonl.gz") == TEXTS
+
+
 def test_parquet_with_a_field_of_another_name(tmp_path: Path) -> None:
     table = pa.table({"id": list(range(60)), "body": [None, *TEXTS[1:]]})
     parquet.write_table(table, tmp_path / "data.parquet", row_group_size=13)
@@ -191,6 +197,7 @@ def test_an_error_of_the_parser_has_its_file_and_line(kind: str, ending: str, tm
         ("a.jsonl", b'{"text": 5}\n', "holds a number, not text"),
         ("a.jsonl.gz", gzip.compress(records(TEXTS))[:-20], "is damaged or cut short"),
         ("a.jsonl.gz", b"\x1f\x8b no gzip", "is damaged or cut short"),
+        ("a.jsonl.gz", b"\x1f\x8b\x08" + bytes(7) + b"no deflate", "is damaged or cut short"),
         ("a.txt.zst", zstandard.compress(bytes(range(256)) * 9)[:-9], "is damaged or cut short"),
         ("a.txt.zst", b"no zstandard", "is damaged or cut short"),
         ("a.txt.bz2", b"no bzip2", "is damaged or cut short"),

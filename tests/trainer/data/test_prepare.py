@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from tests.trainer.data.interrupted import prepare_in_pieces
 from trainer import prepare
-from trainer.data import documents, pool
+from trainer.data import documents, lock, pool
 from trainer.data.batches import open_dataset
 from trainer.data.sources import find
 
@@ -123,7 +123,11 @@ def _die_before_the_index(arguments: list[str]) -> None:
     prepare.main(arguments)
 
 
-def test_a_killed_preparation_is_not_taken_for_a_dataset(text: Path, tmp_path: Path, tokenizer: Path) -> None:
+def test_a_killed_preparation_is_not_taken_for_a_dataset(
+    text: Path, tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "DEAD", 0.1)
+    monkeypatch.setattr(lock, "BEAT", 0.01)
     arguments = ["--input", str(text), "--output", str(tmp_path / "out"), "--tokenizer", str(tokenizer)]
     child = multiprocessing.get_context("spawn").Process(target=_die_before_the_index, args=(arguments,))
     child.start()

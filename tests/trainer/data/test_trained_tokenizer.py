@@ -14,9 +14,7 @@ from trainer.data.tokenizer import train
 __all__ = ["text"]  # a fixture
 
 
-def test_a_tokenizer_is_trained_on_the_text_that_is_learned(
-    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tokenizer_is_trained_on_the_text_that_is_learned(text: Path, tmp_path: Path) -> None:
     arguments = ("--input", text, "--tokenizer", "train:512", "--output")
     assert run(*arguments, tmp_path / "a") == 0
     index = json.loads((tmp_path / "a" / "index.json").read_text())
@@ -34,9 +32,26 @@ def test_a_tokenizer_is_trained_on_the_text_that_is_learned(
     assert "qqqq" in text_of(tmp_path / "b", "validation")
     assert (tmp_path / "a" / "tokenizer.json").read_text() == (tmp_path / "b" / "tokenizer.json").read_text()
 
-    capsys.readouterr()
-    assert run(*arguments, tmp_path / "b") == 0
-    assert "state=found" in capsys.readouterr().out
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_the_tokenizer_of_the_same_inputs_and_options_is_not_trained_again(
+    text: Path, tmp_path: Path, interrupted: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["--input", text, "--tokenizer", "train:300", "--output", out]
+    with monkeypatch.context() as patch:
+        if interrupted:
+            patch.setattr(prepare, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run(*arguments) == (130 if interrupted else 0)
+    words = (out / "tokenizer.json").read_bytes()
+    assert "trained_words=300" in capsys.readouterr().out
+    assert run(*arguments) == 0
+    said = capsys.readouterr().out
+    assert "trained_words" not in said
+    assert f"state={'written' if interrupted else 'found'}" in said
+    assert (out / "tokenizer.json").read_bytes() == words
+    assert run(*arguments, "--seed", "1") in (0, 2)  # other passages are learned: so may be other words
+    assert "trained_words=300" in capsys.readouterr().out
 
 
 def test_words_trained_on_other_text_do_not_replace_those_of_a_dataset(
