@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from transformers.configuration_utils import PreTrainedConfig
     from transformers.modeling_utils import PreTrainedModel
 
+SHAPE = {"n_embd", "n_layer", "n_head", "d_model", "n_layers", "n_heads", "hidden_size", "num_hidden_layers"}
+SHAPE |= {"num_attention_heads", "num_key_value_heads", "intermediate_size"}
+"""Keys of a model's shape, in one architecture or another. Several read a head_dim that their defaults do not name."""
 INTO_RESIDUAL = ("o_proj.weight", "down_proj.weight", "c_proj.weight")
 """The last products of attention and MLP, in Llama and its heirs, and in GPT-2."""
 
@@ -72,6 +75,7 @@ def from_config(file: str, vocabulary: int, end_of_text: int, length: int, seed:
     Raises UserError if it does not fit the data.
     """
     config = _config("model.config", file, file)
+    _check_shape(file, config)
     _check("model.config", file, config, vocabulary, length)
     config.update({"bos_token_id": end_of_text, "eos_token_id": end_of_text, "pad_token_id": None})
     return _fresh("model.config", file, config, seed)
@@ -210,6 +214,23 @@ def _config(key: str, name: str, source: str) -> "PreTrainedConfig":
         raise UserError(f"{key}: {name} is a decoder with cross-attention; name one that reads text alone")
     _drop_nothing(config)
     return config
+
+
+def _check_shape(file: str, config: "PreTrainedConfig") -> None:
+    """Raise UserError for what transformers builds in another shape than the file's author meant, or not at all."""
+    shape = config.get_text_config()
+    known = {*type(shape)().to_dict(), *type(shape).attribute_map}
+    if foreign := sorted(SHAPE & shape.to_dict().keys() - known):
+        raise UserError(
+            f"model.config: {file}: a {shape.model_type} model has no {', '.join(foreign)}, which transformers would "
+            f"pass over; its shape is in {', '.join(sorted(SHAPE & known))}"
+        )
+    heads, groups = (getattr(shape, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
+    if isinstance(heads, int) and isinstance(groups, int) and groups and heads % groups:
+        raise UserError(
+            f"model.config: {file}: num_key_value_heads is {groups}, which does not divide num_attention_heads "
+            f"({heads}); give a divisor of {heads}"
+        )
 
 
 def _drop_nothing(config: "PreTrainedConfig") -> None:
