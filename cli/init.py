@@ -33,8 +33,8 @@ from trainer.config.addresses import address as spelled
 from trainer.config.addresses import kind_of, passed_over
 from trainer.plain import plain
 
-SCRATCH = "none"
-"""Answer to the question for a model."""
+SCRATCH, MODERN = "none", "modern"
+"""Answers to the question for a model: a GPT-2 from scratch, and a modern decoder by its recipe."""
 SAMPLE = ROOT / "trainer" / "sample" / "opticks.txt"
 OPENED: dict[str, Callable[..., Any]] = {"": open, "gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 CONVERSATION = ({"messages"}, {"conversations"}, {"prompt", "completion"}, {"instruction", "output"})
@@ -53,7 +53,8 @@ def init(
         _option(
             "MODEL",
             "The weights to begin with: a name on the Hugging Face hub, a folder of this machine, or one on the volume "
-            "(/data/models/NAME). Default: none, a GPT-2 from scratch.",
+            "(/data/models/NAME). Or none, the default: a GPT-2 from scratch; or modern: a newer network and optimizer "
+            "from scratch, which need fewer tokens for the same loss.",
         ),
     ] = None,
     data: Annotated[
@@ -85,8 +86,8 @@ def init(
     if like is None and sys.stdin.isatty():
         print("\n".join(["Stacks whose machines it can have:", *map(offer, stacks())]), file=sys.stderr)
     like = ask(like, "--like", "Machines like those of which stack", known)
-    question = "Model: a name on the Hugging Face hub, a folder, or none for a GPT-2 from scratch"
-    model, weights = ask(model, "--model", question, read_model, default=SCRATCH)
+    question = "Model: a name on the Hugging Face hub, a folder; from scratch: none (a GPT-2) or modern (fewer tokens)"
+    model, weights, recipe = ask(model, "--model", question, read_model, default=SCRATCH)
     question = "Data: a file or folder of this machine, hf:NAME, an address, or sample"
     found = ask(data, "--data", question, lambda said: read_data(said, tokens))
     own: dict[str, Any] = {"image": {"registry": registry}} if registry else {}
@@ -106,6 +107,7 @@ def init(
         own["cluster"] = {"namespace": name, **({"context": context} if context else {})}
     task = task or ("finetune" if found.longest else "language_model")
     asked: dict[str, Any] = {"name": name, "like": like, "own": own, "model": model, "weights": weights, "task": task}
+    asked["recipe"] = recipe
     asked["longest"] = found.longest if task == "finetune" else 0
     made, text, config = NewStack(**asked, passes=epochs, input=found.input, tokens=found.tokens).write()
     file = ROOT / f"Pulumi.{name}.yaml"
@@ -165,17 +167,19 @@ def offer(stack: str) -> str:
     return f"  {stack:<12}  {where}: {machines}; {cost if bill or here else 'its owner pays'}"
 
 
-def read_model(given: str) -> tuple[str, Path | None]:
-    """As `training.model.name`, and its folder on this machine. Raises CommandError."""
-    if given == SCRATCH or given.startswith("/data/"):
-        return "" if given == SCRATCH else given, None
+def read_model(given: str) -> tuple[str, Path | None, str]:
+    """As `training.model.name`, its folder on this machine, and `training.recipe`. Raises CommandError."""
+    if given in (SCRATCH, MODERN):
+        return "", None, "modern" if given == MODERN else "gpt2"
+    if given.startswith("/data/"):
+        return given, None, "gpt2"
     folder = Path(given)
     if not folder.is_dir():
         if given.startswith((".", "/", "~")):
             raise CommandError(
                 f"--model {given}: no such folder; give one with config.json, or a name on the hub", code=2
             )
-        return given, None
+        return given, None, "gpt2"
     try:
         if not isinstance(json.loads((folder / "config.json").read_text("utf-8")), dict):
             raise ValueError("it is not an object")
@@ -184,7 +188,7 @@ def read_model(given: str) -> tuple[str, Path | None]:
         raise CommandError(
             f"--model {given}: config.json: {why}; give a folder that transformers loads", code=2
         ) from None
-    return f"/data/models/{folder.resolve().name}", folder
+    return f"/data/models/{folder.resolve().name}", folder, "gpt2"
 
 
 @dataclass(frozen=True)

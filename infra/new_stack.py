@@ -24,6 +24,7 @@ from infra.trainings import KEYS
 from trainer.config.base import merge
 from trainer.config.memory import PUBLISHED
 from trainer.config.presets import PRESETS
+from trainer.config.settings import Config
 from trainer.config.values import StackReader, read_yaml
 from trainer.plain import counted
 
@@ -87,7 +88,9 @@ class NewStack:
     own: Mapping[str, Any]
     """Values of the stack file that only this person knows."""
     model: str
-    """As `training.model.name`; empty: a GPT-2 from scratch."""
+    """As `training.model.name`; empty: a model from scratch."""
+    recipe: str
+    """As `training.recipe`."""
     weights: Path | None
     """The model's folder on this machine."""
     task: str
@@ -143,9 +146,11 @@ class NewStack:
         rate, length = None if chat else RATE, WINDOW if chat else WINDOW // 2
         most, model = CHAT if chat else KNOWN, {"name": self.model}
         if not self.model:
-            rate, most, model = None, SCRATCH, {"preset": before.model.preset or "small"}
+            rate, most, model = None, SCRATCH, {"preset": self.preset}
             if before.model.preset:
                 rate, most, length = before.optimizer.learning_rate, before.tokens_per_step, before.sequence_length
+            if self.recipe != before.recipe:
+                rate = None  # the recipe's own
         # A model from scratch learns from small data four times as well as from new text (arXiv 2305.16264).
         epochs = self.passes or (3 if self.model else 4 if (self.tokens or 1e9) < 1e9 else 1)
         epochs = int(epochs) if epochs == int(epochs) else epochs
@@ -165,6 +170,8 @@ class NewStack:
             epochs += 1
         optimizer: dict[str, Any] = {"learningRate": rate} if rate else {}
         found = dict[str, Any](task=self.task, model=model, epochs=epochs, tokensPerStep=size, sequenceLength=length)
+        if self.recipe != Config().recipe:
+            found["recipe"] = self.recipe
         if once:
             steps = math.ceil(once * epochs / size)
             optimizer["warmupSteps"] = steps // 20
@@ -172,6 +179,13 @@ class NewStack:
         elif self.model and not chat:
             optimizer["warmupSteps"] = 20
         return {**found, **({"optimizer": optimizer} if optimizer else {})}
+
+    @property
+    def preset(self) -> str:
+        """The model from scratch: as large as the other stack's."""
+        size = (self._before.training.model.preset or "small").removeprefix("modern-")
+        modern = f"modern-{size}" if f"modern-{size}" in PRESETS else "modern-small"
+        return modern if self.recipe == "modern" else size
 
     @cached_property
     def positions(self) -> int:
@@ -181,7 +195,7 @@ class NewStack:
             return int(found.get("n_positions") or found.get("max_position_embeddings") or 0)
         preset = PUBLISHED.get(self.model.removeprefix("openai-community/"))
         if preset or not self.model:
-            return PRESETS[preset or self._before.training.model.preset or "small"].positions
+            return PRESETS[preset or self.preset].positions
         return next((row["positions"] for row in facts()["positions"] if re.search(row["name"], self.model.lower())), 0)
 
     @property
@@ -235,7 +249,7 @@ class NewStack:
     def _text(self, values: Mapping[str, Any]) -> tuple[str, StackConfig]:
         """The text of the file with these values, and what is read from it. Raises ConfigError."""
         training = values["training"]
-        learns = self.model or f"a GPT-2 from scratch ({training['model']['preset']})"
+        learns = self.model or f"a model from scratch ({training['model']['preset']})"
         learns += " with LoRA" if "adapter" in training else ""
         does = "Fine-tunes" if self.task == "finetune" else "Trains"
         kept = {key: value for key, value in stack_file(self.like)["config"].items() if key.startswith("pulumi:")}

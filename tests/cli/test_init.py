@@ -20,6 +20,7 @@ from infra.config import StackConfig
 from infra.eks.keys import EksConfig
 from infra.parse import cluster_kind, parse
 from infra.stackfiles import ROOT, ours, stack_file_values, stacks
+from trainer.config.settings import Config
 
 PLACE = {"gke": ["--project", "my-project-1"], "eks": ["--address", "8.8.8.8/32"], "existing": []}
 QWEN = "Qwen/Qwen2.5-0.5B-Instruct"
@@ -51,6 +52,7 @@ def kind(stack: str) -> str:
     ("like", "model"),
     [
         *((stack, "none") for stack in stacks()),
+        *((stack, "modern") for stack in ("gcp-a100", "local")),
         ("gcp-a100", "gpt2"),
         *((stack, QWEN) for stack in ("aws-g4dn", "local")),
     ],
@@ -61,12 +63,17 @@ def test_what_it_writes_passes_every_check_on_the_machines_of_every_stack(like: 
     made, theirs = read(written), parse(stack_file_values(like), like)
     assert (made.nodes, made.workers.count, made.storage) == (theirs.nodes, theirs.workers.count, theirs.storage)
     training = made.training
+    scratch = model in ("none", "modern")
     assert (training.model.name, training.task) == (
-        "" if model == "none" else model,
+        "" if scratch else model,
         "finetune" if model == QWEN else "language_model",
     )
+    if model == "modern":
+        assert training.recipe == "modern"
+        assert training.model.preset == f"modern-{theirs.training.model.preset}"
+        assert training.optimizer.learning_rate == Config(recipe="modern").optimizer.learning_rate
     assert (training.adapter.kind == "lora") == (model == QWEN)
-    assert training.epochs == (4 if model == "none" else 3)
+    assert training.epochs == (4 if scratch else 3)
     assert training.steps == 0
     if kind(like) == "existing":
         assert made.cluster.namespace == "mine", "beside the stack whose machines it has"
@@ -277,7 +284,7 @@ def test_on_a_terminal_it_asks_for_what_is_missing_and_again_after_a_wrong_answe
     assert "aws-smoke     EKS in us-" in shown
     assert "USD an hour, 0." in shown
     assert "Error: no stack 'gcp-c4'; there are: " in shown
-    assert "or none for a GPT-2 from scratch [none]: Error: --model ./gone: no such folder" in shown
+    assert "none (a GPT-2) or modern (fewer tokens) [none]: Error: --model ./gone: no such folder" in shown
     assert "Error: --data gone.txt: is not here" in shown
     assert "Error: invalid configuration of stack mine (1 problem) eks.apiAllowedCidrs" in " ".join(shown.split())
     assert read(tmp_path).section(EksConfig).api_allowed_cidrs == ("8.8.8.8/32",)
