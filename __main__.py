@@ -16,6 +16,7 @@ from workloads.layout import ONLY_VOLUME
 from workloads.node_software import install_node_software
 from workloads.outputs import export
 from workloads.rendezvous import Rendezvous
+from workloads.requeue import Requeue, may_hold
 from workloads.secrets import store_image_pull, store_tokens
 from workloads.storage import claim_volume, declare_volume_access, make_volume, serve_storage
 from workloads.tensorboard import TensorBoard
@@ -57,6 +58,8 @@ trainings = [
     Training(each, workspace, datasets[each.dataset.name], rendezvous, tokens, after=first, built=built)
     for each in (config.each_training if reads else ())
 ]
+if trainings and may_hold(config, cluster.workers):
+    Requeue(config, workspace, trainings)
 declare_volume_access(workspace)
 if config.tensorboard.enabled:
     TensorBoard("tensorboard", workspace)

@@ -20,7 +20,10 @@ from kubernetes.client.exceptions import ApiException
 from cli import CommandError
 from cli.target import Target
 from infra.api_client import api_client
+from trainer.contract import STOPPED
+from trainer.plain import counted
 from trainer.record import Record, of_line
+from trainer.requeue import held, rest
 from workloads.layout import TRAINING as LABEL
 from workloads.scheduling import unscheduled, with_remedy
 
@@ -28,8 +31,6 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 JOB = "batch.kubernetes.io/job-name="
 """Prefix of the label selector for a Job's pods; the Job's name follows."""
 STARTED = ("Running", "Succeeded", "Failed")
-STOPPED = "trainyard/stopped"
-"""Annotation of a Job that `trainyard stop` has suspended: when. A queue, such as Kueue's, suspends Jobs without it."""
 TRAINED = "trainyard/trained"
 """Annotation of a Job whose last step was done while `trainyard stop` ended its pods: when. The Job itself does not
 count the success of a pod that it has told to leave."""
@@ -268,10 +269,24 @@ def why_waiting(pods: list[dict[str, Any]], refusal: str = "") -> str:
     return "starting the pods" if pods else "waiting for the Job controller"
 
 
+def holding(job: dict[str, Any], pods: list[dict[str, Any]], price: float | None = None) -> str:
+    """What a training holds while it trains nothing; empty: it trains, or holds nothing.
+
+    price: USD per hour of a node; None: nobody knows.
+    """
+    found = held(job, pods)
+    if not found:
+        return ""
+    cost = "" if price is None else f" for {price * found.nodes:.2f} USD/h"
+    others = "another" if found.missing == 1 else f"{found.missing} more"
+    return f"holds {counted(found.nodes, 'node')}{cost} and waits for {others}"
+
+
 def end_of(job: dict[str, Any]) -> dict[str, Any]:
     """The condition that says how the Job ended, or that it is suspended; empty while it runs.
 
-    Of a Job that `trainyard stop` has suspended it is `Stopped`, which the API does not know.
+    Of a Job that `trainyard stop` has suspended it is `Stopped`, and of one that let go of nodes that it held in vain
+    `Queued`: types that the API does not know.
     """
     told = (job.get("status") or {}).get("conditions") or []
     ends = [each for each in told if each["status"] == "True" and each["type"] in ("Complete", "Failed", "Suspended")]
@@ -281,6 +296,13 @@ def end_of(job: dict[str, Any]) -> dict[str, Any]:
         return end
     if marks.get(TRAINED):
         return {"type": "Complete", "lastTransitionTime": marks[TRAINED]}
+    if resting := rest(job):
+        start, until = (when.astimezone(UTC).isoformat(timespec="seconds") for when in resting)
+        message = (
+            f"since {start}: it held nodes and waited in vain for the rest; it tries again when another training ends, "
+            f"or from {until} on"
+        )
+        return {"type": "Queued", "message": message, "lastTransitionTime": start}
     if not stopped:
         return end
     message = f"by `trainyard stop` at {stopped}; `trainyard resume` goes on"

@@ -25,6 +25,7 @@ from cli.cluster import (
     TrainingJob,
     end_of,
     ends,
+    holding,
     index,
     record_of,
     silence,
@@ -33,7 +34,7 @@ from cli.cluster import (
 )
 from cli.logs import lines
 from cli.progress import LONGEST, Board, time_to_go
-from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, is_local
+from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, is_local, node_price
 from cli.training_status import ends_of_pods
 from trainer.contract import EXIT_DONE, EXIT_FATAL
 from trainer.plain import counted, plain
@@ -60,9 +61,9 @@ def follow(
     raw: Annotated[bool, typer.Option("--raw", help="The trainer's own lines.")] = False,
 ) -> int:
     """Of several trainings it follows each in turn, the most urgent first."""
-    failed, targets = False, chosen(stack, training)
+    failed, targets, price = False, chosen(stack, training), node_price(stack)
     for target in targets:
-        watch = JobWatch(TrainingJob.of(target, kubeconfig), replaced=TrainingJob.successor)
+        watch = JobWatch(TrainingJob.of(target, kubeconfig), replaced=TrainingJob.successor, price=price)
         if several := len(targets) > 1:
             print(f"{target.training}:")
         try:
@@ -93,9 +94,14 @@ class Outcome:
 class JobWatch:
     """Follows one Job: its conditions, its pods, and their logs as they are written."""
 
-    def __init__(self, job: TrainingJob, replaced: Callable[[TrainingJob], TrainingJob | None] | None = None):
-        """`replaced` finds the Job that takes the place of one that is gone."""
-        self.job, self._replaced = job, replaced
+    def __init__(
+        self,
+        job: TrainingJob,
+        replaced: Callable[[TrainingJob], TrainingJob | None] | None = None,
+        price: float | None = None,
+    ):
+        """`replaced` finds the Job that takes the place of one that is gone; `price` is USD per hour of a node."""
+        self.job, self._replaced, self._price = job, replaced, price
         self._seen: float | None = None
         """When the Job was there."""
         self._silent: dict[str, datetime] = {}
@@ -129,11 +135,14 @@ class JobWatch:
                 continue
             self._follow_logs(pods)
             run = any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
-            board.look("" if run else why_waiting(pods, "" if pods else self.job.refusal()))
+            end = end_of(job)
+            queued = f"queued {end['message']}" if end.get("type") == "Queued" else ""
+            board.look(queued or ("" if run else why_waiting(pods, "" if pods else self.job.refusal())))
             self._look_at_nodes(board, pods)
-            # How pods ended, which their own logs do not say, and which workers wait while others train.
+            # How pods ended, which their own logs do not say, and which workers wait while others train, or wait too.
             ends = [f"{each.who}: {each.cause}" for each in ends_of_pods(pods)]
-            self._tell(board, [*ends, text] if run and (text := waiting(pods)) else ends)
+            waits = [waiting(pods), holding(job, pods, self._price)] if run else []
+            self._tell(board, [*ends, *filter(None, [*waits, queued])])
             ended = outcome(job, pods)
             # The last lines arrive a moment after the Job's end is seen.
             self._drain(board, POLL_SECONDS)

@@ -15,11 +15,12 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError
-from cli.cluster import LOG_LINES, STOPPED, TRAINED, GoneError, TrainingJob, asking, end_of, pods_of, workers
+from cli.cluster import LOG_LINES, TRAINED, GoneError, TrainingJob, asking, end_of, pods_of, workers
 from cli.follow import outcome
 from cli.logs import lines
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, run
 from infra.stackfiles import object_name
+from trainer.contract import QUEUED, STOPPED
 from trainer.plain import plain
 from trainer.record import newest, of_line
 from workloads.custom_resources import KUBEFLOW_VERSION
@@ -47,7 +48,12 @@ def stop(stack: RunningStack = "", training: TrainingName = "", kubeconfig: Kube
 def _stop(target: Target, kubeconfig: str | None) -> None:
     job = TrainingJob.of(target, kubeconfig)
     found, pods = job.read()
-    if end := end_of(found):
+    end = end_of(found)
+    if end.get("type") == "Queued":
+        _suspend(job, found, datetime.now(UTC).isoformat(timespec="seconds"))
+        _say(f"{job.name}: was queued, and is stopped; to go on: {target.resume}")
+        return
+    if end:
         _say(f"{job.name}: nothing to stop: {_told(end)}")
         return
     running = workers(pods, "Pending")
@@ -113,8 +119,9 @@ def _is_made_again(target: Target, kubeconfig: str | None, asked: bool) -> bool:
         if end.get("type") == "Stopped" and not asked:
             _say(f"{job.name}: stays stopped; to go on: {target.resume}")
             return False
-        if end.get("type") == "Stopped":
-            _say(f"{job.name}: was stopped {end['message'].partition(';')[0]}; resumes from its newest checkpoint")
+        if end.get("type") == "Stopped" or (end.get("type") == "Queued" and asked):
+            said = f"{end['type'].lower()} {end['message'].partition(';')[0]}"
+            _say(f"{job.name}: was {said}; resumes from its newest checkpoint")
             _suspend(job, found, None)
             return False
         if end.get("type") != "Failed":
@@ -165,8 +172,11 @@ def _logs(job: TrainingJob, pods: list[dict[str, Any]]) -> Iterator[list[str]]:
 
 
 def _suspend(job: TrainingJob, found: dict[str, Any], stopped: str | None) -> None:
-    """Suspend the Job, marked with the time, or let it go on (None). Its pods are deleted, with notice, or made."""
-    marked = {"metadata": {"annotations": {STOPPED: stopped}}}
+    """Suspend the Job, marked with the time, or let it go on (None). Its pods are deleted, with notice, or made.
+
+    A person's word ends a wait in the queue.
+    """
+    marked = {"metadata": {"annotations": {STOPPED: stopped, QUEUED: None}}}
     wanted = {"spec": {"suspend": stopped is not None}}
     owners = found["metadata"].get("ownerReferences") or []
     with asking(f"Job {job.namespace}/{job.name}", verb="change"):

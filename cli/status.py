@@ -93,7 +93,7 @@ def all_of(targets: list[Target], kubeconfig: str | None, price: float | None = 
 
     def look(target: Target) -> TrainingStatus:
         try:
-            return read(target, kubeconfig)
+            return read(target, kubeconfig, price)
         except GoneError as error:
             if len(targets) == 1:
                 raise
@@ -116,12 +116,12 @@ def _priced(found: TrainingStatus, training: str, kinds: dict[str, str], price: 
     return dataclasses.replace(found, training=training, nodes=counts, cost=cost)
 
 
-def read(target: Target, kubeconfig: str | None = None) -> TrainingStatus:
-    """Ask the cluster. Raises CommandError."""
+def read(target: Target, kubeconfig: str | None = None, price: float | None = None) -> TrainingStatus:
+    """Ask the cluster; `price` is USD per hour of a node. Raises CommandError."""
     job = TrainingJob.of(target, kubeconfig)
     found, pods = job.read()
     record = newest([status_file(target), *job.records(pods).values(), *map(done, pods)])
-    known = summarize(found, pods, record, "" if pods else job.refusal(), job.silent_nodes(pods))
+    known = summarize(found, pods, record, "" if pods else job.refusal(), job.silent_nodes(pods), price)
     if known.condition == "Complete" and (folder := run_here(target)) and not folder.exists():
         return dataclasses.replace(known, condition="Complete, run removed")
     return known

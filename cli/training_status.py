@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from cli.cluster import end_of, ends, index, moment, record_of, why_waiting
+from cli.cluster import end_of, ends, holding, index, moment, record_of, why_waiting
 from trainer.contract import EXIT_DONE, EXIT_RESTART, EXIT_TERMINATED, EXITS
 from trainer.record import Record
 
@@ -41,7 +41,7 @@ class Incident:
 class TrainingStatus:
     job: str
     condition: str
-    """Running, Complete, Failed, Suspended, Stopped or Waiting, and why."""
+    """Running, Complete, Failed, Suspended, Stopped, Queued or Waiting, and why."""
     started: datetime | None
     """When the training began, however often it was stopped since."""
     ended: datetime | None
@@ -87,10 +87,12 @@ def summarize(
     record: Record | None = None,
     refusal: str = "",
     silent: Mapping[str, datetime] | None = None,
+    price: float | None = None,
 ) -> TrainingStatus:
     """Combine the API's answers and the run's record.
 
-    `refusal` is why the cluster makes no pod; `silent` are nodes that do not answer, and since when.
+    `refusal` is why the cluster makes no pod; `silent` are nodes that do not answer, and since when; `price` is USD per
+    hour of a node.
     """
     record = record or Record()
     told, end = job.get("status") or {}, end_of(job)
@@ -106,7 +108,7 @@ def summarize(
     fatal = end.get("type") == "Failed" and failed > 0
     return TrainingStatus(
         job=job["metadata"]["name"],
-        condition=_condition(end, pods, refusal),
+        condition=_condition(end, pods, refusal, holding(job, pods, price)),
         started=min(filter(None, (resumed, began)), default=None),
         ended=moment(end.get("lastTransitionTime")) if end.get("type") != "Suspended" else None,
         wanted=job["spec"].get("parallelism") or 0,
@@ -125,10 +127,12 @@ def summarize(
     )
 
 
-def _condition(end: dict[str, Any], pods: list[dict[str, Any]], refusal: str) -> str:
+def _condition(end: dict[str, Any], pods: list[dict[str, Any]], refusal: str, holds: str) -> str:
     if end:
         why = ": ".join(filter(None, (end.get("reason"), end.get("message"))))
         return f"{end['type']} ({why})" if why and end["type"] != "Complete" else end["type"]
+    if holds:
+        return f"Waiting ({holds})"
     if any(pod["status"].get("phase") == "Running" for pod in pods):
         return "Running"
     return f"Waiting: {why_waiting(pods, refusal)}".replace("Waiting: waiting ", "Waiting ")

@@ -257,9 +257,12 @@ def plan(config: StackConfig) -> list[str]:
         found.append(f"{nodes} lets {running} run at once, the first first; the others wait, or give way and resume")
         waiting, held_nodes = held(config)
         if waiting:
+            minutes = config.job.hold_minutes
+            limit = f", {minutes:g} minutes at a time (job.holdMinutes)" if minutes else ""
             found.append(
                 f"{waiting} gets the {counted(held_nodes, 'node')} left, paid while it waits for workers.min "
-                f"{config.trainings[waiting].workers.min} and trains nothing: raise nodes.max, or lower workers.min"
+                f"{config.trainings[waiting].workers.min} and trains nothing{limit}: raise nodes.max, or lower "
+                "workers.min"
             )
     data = {each.dataset.name for each in config.trainings.values()}
     if len(data) > 1:

@@ -46,6 +46,12 @@ STACK = "TRAINYARD_STACK"
 TERMINATION_LOG = "TRAINYARD_TERMINATION_LOG"
 """File for the launcher's termination message, instead of /dev/termination-log."""
 
+# Annotations of a training's Job.
+STOPPED = "trainyard/stopped"
+"""`trainyard stop` has suspended it: when. A queue of the cluster, such as Kueue's, suspends Jobs without it."""
+QUEUED = "trainyard/queued"
+"""It was suspended because it held nodes and trained nothing (requeue.py): START/END, after which it tries again."""
+
 # Files of a folder that trainer.fetch writes.
 FETCHED = "fetched.json"
 """Written last, with the name of what was fetched: a folder without it is incomplete and fetched again."""

@@ -12,13 +12,11 @@ import socket
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from trainer import log
+from trainer import api_server, log
 from trainer.config.paths import folder
 from trainer.contract import EXIT_RESTART
 from trainer.elastic import nccl, network
@@ -27,7 +25,6 @@ from trainer.gpu_fit import accelerators, inspect, mismatch
 
 WAIT_SECONDS = 2400
 """How long the first node waits for the others: nodes with accelerators take up to 15 minutes each to start."""
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SHARE = 0.4
 """Fraction of a network card's nominal rate that NCCL over plain TCP must reach. A single socket, where eight or more
 are due, does not."""
@@ -204,31 +201,18 @@ def _all_reduce(megabytes: int, rank: int, size: int, device: Any, group: Any) -
 
 def publish(name: str, result: dict[str, Any]) -> None:
     """Write the result into a ConfigMap of this pod's namespace, with the pod's service account."""
-    namespace = (ACCOUNT / "namespace").read_text().strip()
-    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    address = f"[{host}]" if ":" in host else host
+    namespace = api_server.namespace()
     content = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": name},
         "data": {"result": json.dumps(result)},
     }
-    request = urllib.request.Request(
-        f"https://{address}:{port}/api/v1/namespaces/{namespace}/configmaps/{name}?fieldManager=gpu-check&force=true",
-        data=json.dumps(content).encode(),
-        method="PATCH",
-        headers={
-            "Content-Type": "application/apply-patch+yaml",
-            "Authorization": f"Bearer {(ACCOUNT / 'token').read_text().strip()}",
-        },
-    )
-    context = network.trust(str(ACCOUNT / "ca.crt"))
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    path = f"/api/v1/namespaces/{namespace}/configmaps/{name}?fieldManager=gpu-check&force=true"
     try:
-        opener.open(request, timeout=30).close()
-    except urllib.error.HTTPError as error:
-        answer = one_line(error.read().decode(errors="replace"), 300)
-        raise RuntimeError(f"ConfigMap {namespace}/{name} cannot be written: {error.code} {answer}") from None
+        api_server.ask(path, content, api_server.APPLY)
+    except api_server.RefusedError as error:
+        raise RuntimeError(f"ConfigMap {namespace}/{name} cannot be written: {error}") from None
 
 
 if __name__ == "__main__":

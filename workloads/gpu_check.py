@@ -15,6 +15,7 @@ import pulumi_kubernetes as k8s
 from infra.config import StackConfig
 from workloads.layout import DATA
 from workloads.objects import (
+    API_PORTS,
     CHECK_PRIORITY,
     allow,
     await_annotations,
@@ -43,8 +44,6 @@ from workloads.workspace import Namespace, Workspace
 NAME = "gpu-check"
 #: Where the first pod listens for the others.
 PORT = 29500
-#: The API server's ports: of clouds, and of the local node.
-API_PORTS = (443, 6443)
 #: Fields of the Job that follow workers.count.
 SIZED = ("completions", "parallelism", "backoffLimit")
 

@@ -195,6 +195,10 @@ Peers = tuple[
 ]
 
 
+#: The API server's ports: of clouds, and of the local node.
+API_PORTS = (443, 6443)
+
+
 def ports(*numbers: int, protocols: Sequence[str] = ("TCP",)) -> list[k8s.networking.v1.NetworkPolicyPortArgs]:
     port = k8s.networking.v1.NetworkPolicyPortArgs
     return [port(port=number, protocol=protocol) for number in numbers for protocol in protocols]

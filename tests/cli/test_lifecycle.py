@@ -10,8 +10,9 @@ import pytest
 from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError, lifecycle, target
-from cli.cluster import STOPPED, TrainingJob, end_of
+from cli.cluster import TrainingJob, end_of
 from cli.target import Target
+from trainer.contract import QUEUED, STOPPED
 
 AT = "2026-11-25T08:00:00+00:00"
 
@@ -188,7 +189,29 @@ def test_stop_suspends_the_job_with_a_mark_and_says_what_is_saved(
     assert len(cluster.patches) == 1, "`trainyard up` starts nothing that was stopped"
     assert lifecycle.resume("local") == 0
     assert "was stopped by `trainyard stop` at 20" in capsys.readouterr().out
-    assert cluster.patches[1][1] == {"metadata": {"annotations": {STOPPED: None}}, "spec": {"suspend": False}}
+    freed = {"metadata": {"annotations": {STOPPED: None, QUEUED: None}}, "spec": {"suspend": False}}
+    assert cluster.patches[1][1] == freed
+    assert not commands
+
+
+def test_one_in_the_queue_is_stopped_or_tries_at_once_when_a_person_says_so(
+    commands: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`trainyard up` leaves it there: it tries by itself."""
+    queued = a_job("Suspended", annotations={QUEUED: "2026-11-25T08:00:00+00:00/2026-11-25T09:00:00+00:00"})
+    queued["spec"] = {"suspend": True}
+    cluster = Cluster(queued, [])
+    use(monkeypatch, cluster)
+    assert lifecycle.go_on("local", asked=False) == 0
+    assert not cluster.patches
+    lifecycle.stop("local")
+    assert "was queued, and is stopped; to go on: trainyard resume" in capsys.readouterr().out
+    assert end_of(queued)["type"] == "Stopped"
+    queued["metadata"]["annotations"] = {QUEUED: "2026-11-25T08:00:00+00:00/2026-11-25T09:00:00+00:00"}
+    assert lifecycle.resume("local") == 0
+    assert "was queued since 2026-11-25T08:00:00+00:00: it held nodes" in capsys.readouterr().out
+    assert queued["spec"] == {"suspend": False}
+    assert not queued["metadata"]["annotations"][QUEUED]
     assert not commands
 
 

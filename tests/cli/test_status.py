@@ -15,13 +15,13 @@ from rich.console import Console
 
 from cli import CommandError
 from cli.__main__ import main
-from cli.cluster import INDEX, STOPPED, TrainingJob, moment
+from cli.cluster import INDEX, TrainingJob, moment
 from cli.logs import choose
 from cli.status import _priced, read, screen, status_file
 from cli.target import Target, node_price
 from cli.training_status import summarize
 from trainer import record
-from trainer.contract import EXITS
+from trainer.contract import EXITS, QUEUED, STOPPED
 from trainer.record import Record
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
@@ -159,6 +159,26 @@ def test_the_end_is_the_jobs_own_word(condition: dict[str, Any], expected: str) 
     """What has ended took so long; "Complete for 10:00" would say since when."""
     condition |= {"status": "True", "lastTransitionTime": "2026-11-21T12:10:00Z"}
     assert shown(summarize(job([condition]), [])).startswith(expected)
+
+
+def test_nodes_that_are_held_in_vain_are_told_with_their_price_and_then_that_they_were_let_go() -> None:
+    """One of two workers has a node: its pod runs, and nothing trains."""
+    late = pod(1, "Pending", conditions=[{"type": "PodScheduled", "status": "False", "message": "0/1 nodes"}])
+    late["spec"] = {}
+    of_two = job()
+    of_two["spec"]["template"] = {"spec": {"containers": [{"args": ["--nnodes", "2:1000"]}]}}
+    both = [pod(0), late]
+    assert (
+        summarize(of_two, both, price=0.526).condition == "Waiting (holds 1 node for 0.53 USD/h and waits for another)"
+    )
+    assert summarize(of_two, both).condition == "Waiting (holds 1 node and waits for another)"
+    assert summarize(job(), both).condition == "Running", "one is enough"
+    of_two["spec"]["suspend"] = True
+    of_two["metadata"]["annotations"] = {QUEUED: "2026-11-21T12:10:00+00:00/2026-11-21T13:10:00+00:00"}
+    found = summarize(of_two, [])
+    assert found.condition.startswith("Queued (since 2026-11-21T12:10:00+00:00: it held nodes")
+    assert "or from 2026-11-21T13:10:00+00:00 on" in found.condition
+    assert found.ended is not None, "what it costs does not grow meanwhile"
 
 
 STOPPED_AT = "2026-11-21T12:10:00+00:00"

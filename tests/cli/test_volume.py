@@ -14,10 +14,11 @@ import pytest
 
 from cli import pods, runs, volume
 from cli.__main__ import main
-from cli.cluster import STOPPED, TrainingJob
+from cli.cluster import TrainingJob
 from cli.target import Target
 from tests.cli.volume import Wire, noise, tree
 from trainer import volume as survey
+from trainer.contract import STOPPED
 
 CONFIG = "model: {preset: small, name: ''}\noptimizer: {learning_rate: 0.0006}\n"
 
