@@ -123,8 +123,6 @@ class Optimizer(Settings):
     """Peak value. 6e-4 is GPT-3's for 124M parameters (arXiv 2005.14165, table 2.1)."""
     name: Annotated[Literal["adamw", "muon"], FRESH] = "adamw"
     """adamw | muon: Muon for the hidden matrices, AdamW for the rest."""
-    adamw_factor: Annotated[Above0, CURVE] = 1.0
-    """With muon: the rate of AdamW, for embeddings, head and vectors, as a multiple of learning_rate."""
     warmup_steps: Annotated[Natural, CURVE] = 100
     """Updates over which the rate rises from 0 to its peak: linearly, except with warmup_decay_log."""
     schedule: Annotated[

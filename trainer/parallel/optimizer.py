@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import nn
@@ -25,13 +24,12 @@ def build(net: nn.Module, settings: Optimizer) -> list[torch.optim.Optimizer]:
     hidden = [value for name, value in named.items() if settings.name == "muon" and is_hidden_matrix(net, name, value)]
     chosen = {id(value) for value in hidden}
     rest = [value for value in named.values() if id(value) not in chosen]
-    beside: dict[str, Any] = {"factor": settings.adamw_factor} if hidden else {}
     groups = [
         {"params": [value for value in rest if value.ndim >= 2], "weight_decay": settings.weight_decay},
         {"params": [value for value in rest if value.ndim < 2], "weight_decay": 0.0},
     ]
     adam = torch.optim.AdamW(
-        [group | beside for group in groups if group["params"]],
+        [group for group in groups if group["params"]],
         betas=(settings.beta1, settings.beta2),
         eps=settings.epsilon,
         fused=True,
@@ -94,7 +92,7 @@ def _warmup_decay(iteration: int, length: int, warmup: int, logarithmic: bool) -
 def set_learning_rate(optimizers: Sequence[torch.optim.Optimizer], learning_rate: float) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate * group.get("factor", 1.0)
+            group["lr"] = learning_rate
 
 
 def update(optimizers: Sequence[torch.optim.Optimizer], skipped: torch.Tensor) -> None:

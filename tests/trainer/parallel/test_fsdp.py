@@ -36,7 +36,7 @@ QWEN3 = {**LLAMA, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", 
 SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "llama": (LLAMA, {}),
     "gpt2": (GPT2, {}),
-    "muon": (QWEN3, {"optimizer__name": "muon", "optimizer__adamw_factor": 0.2}),
+    "muon": (QWEN3, {"optimizer__name": "muon"}),
 }
 """Model, and settings, by name."""
 
