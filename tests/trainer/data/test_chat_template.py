@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.data.chats import answers, ids
+from tests.trainer.data.chats import answers
 from tests.trainer.data.templates import CHATML, CUT, FRONT, TAILS, THOUGHTS, TOOLS
 from tests.trainer.data.test_records import WEATHER, call, calling
 from trainer import prepare
@@ -83,31 +83,15 @@ def test_what_a_template_cannot_write_or_leaves_out_of_any_record_is_named_by_li
 @pytest.mark.parametrize(
     "attack",
     [
-        "''.__class__.__mro__",
-        "''['__class__']['__mro__']",
         "messages.__class__.__base__.__subclasses__()",
-        "cycler.__init__.__globals__.os.getcwd()",
         "lipsum.__globals__['os'].getcwd()",
-        "raise_exception.__globals__['jinja2']",
-        "messages | map(attribute='__class__.__mro__') | list",
         "'{0.__class__.__mro__}'.format('')",
-        "'{a.__class__.__mro__}'.format_map({'a': ''})",
         "messages.append(1)",
-        "messages[0].update(content='x')",
     ],
 )
 def test_a_template_that_reaches_for_python_is_refused(chat: Callable[[str], Chat], attack: str) -> None:
     with pytest.raises(UserError, match=r"^--input here: [^\n]* \(access to attribute '\w+' of .* is unsafe\.\); mend"):
         chat(f"{CHATML}{{{{ {attack} }}}}").read({"messages": [ASKED, TOLD]}, lambda: "here")
-
-
-@pytest.mark.parametrize(
-    "look",
-    ["''.__class__", "(''|attr('__class__'))|attr('__mro__')", "'{0.__class__}'.format('')", "'' ~ ''.__class__"],
-)
-def test_a_template_that_looks_at_python_sees_nothing(chat: Callable[[str], Chat], look: str) -> None:
-    record = {"messages": [ASKED, TOLD]}
-    assert ids(chat(f"{CHATML}{{{{ {look} }}}}"), record) == ids(chat(CHATML), record)
 
 
 def test_what_is_written_as_json_in_capitals_or_without_space_is_not_left_out(

@@ -13,8 +13,8 @@ from pyarrow import parquet
 from tokenizers import Tokenizer
 
 from tests.trainer.data.chats import shown, tokens
-from tests.trainer.data.interrupted import prepare_in_pieces
 from tests.trainer.data.templates import ASKING, CHATML, LLAMA, MARKED, MISTRAL, THINKING
+from tests.trainer.toy import apart
 from trainer import prepare
 from trainer.data import documents
 from trainer.data.batches import open_dataset
@@ -138,12 +138,6 @@ def test_a_completion_follows_its_prompt_as_it_is(chat: Callable[[str], Chat], t
     assert shown(tmp_path, found) == "<s>Q: light?\nA:⟦ Rays.</s>⟧"
 
 
-def test_a_greeting_answers_nothing(chat: Callable[[str], Chat], tmp_path: Path) -> None:
-    (found,) = tokens(chat(CHATML), {"messages": [{"role": "assistant", "content": "Hello!"}, *TALK[1:3]]})
-    assert shown(tmp_path, found).count("⟦") == 1
-    assert chat(CHATML).read({"messages": [{"role": "assistant", "content": "Hello!"}]}, lambda: "") == ""
-
-
 def test_a_template_that_asks_for_the_date_gets_the_same_one_every_day(
     chat: Callable[[str], Chat], tmp_path: Path
 ) -> None:
@@ -259,39 +253,33 @@ def test_tables_hold_the_same_conversations(tmp_path: Path, words: Path) -> None
     template.write_text(CHATML)
     folder = tmp_path / "set"
     folder.mkdir()
-    table = pa.table({"id": list(range(30)), "messages": [row["messages"] for row in rows]})
-    parquet.write_table(table, folder / "train.parquet", row_group_size=11)
+    for part, first in enumerate((0, 20)):
+        texts = [row["messages"] for row in rows[first : first + 20]]
+        table = pa.table({"id": list(range(len(texts))), "messages": texts})
+        parquet.write_table(table, folder / f"train-0000{part}-of-00002.parquet", row_group_size=11)
     found = []
     for name, given in (("json", written(tmp_path / "a.jsonl", rows)), ("parquet", folder), ("hub", f"hf:{folder}")):
         out = tmp_path / name
-        options = ("--tokenizer", words, "--chat-template", template, "--workers", "1")
-        # In a process of its own: in one that has run hundreds of other tests, datasets recurses too deep.
-        arguments = [str(each) for each in ("--conversations", "--input", given, "--output", out, *options)]
-        assert prepare_in_pieces(arguments, documents.PIECE_BYTES) == 0
+        arguments = ("--input", given, "--output", out, "--tokenizer", words, "--chat-template", template)
+        # In one that has run hundreds of other tests, datasets recurses too deep.
+        assert (apart(run, *arguments) if name == "hub" else run(*arguments)) == 0
         found.append(sorted(numbers(out, "train") + numbers(out, "validation")))
     assert found[0] == sorted(f"Answer {number}.<|im_end|>" for number in range(30))
     assert found[0] == found[1] == found[2]
 
 
-def test_any_number_of_processes_and_a_kill_write_the_same_bytes(tmp_path: Path, tokenizer: Path) -> None:
+def test_any_number_of_processes_writes_the_same_bytes(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "PIECE_BYTES", 2_000)
     path = written(tmp_path / "talk.jsonl", records(150))
-
-    def go(name: str, workers: int, die_after: int | None = None) -> int:
-        arguments = ["--input", str(path), "--output", str(tmp_path / name), "--tokenizer", str(tokenizer)]
-        arguments += ["--shard-tokens", "300", "--workers", str(workers)]
-        arguments += ["--conversations", "--validation-fraction", "0.2"]
-        return prepare_in_pieces(arguments, 2_000, die_after)
-
-    assert go("one", 1) == go("two", 2) == 0
-    assert go("killed", 1, die_after=9) == 9
-    assert not (tmp_path / "killed" / "index.json").exists()
-    assert go("killed", 1) == 0
-    one, two, killed = (
-        {item.name: item.read_bytes() for item in (tmp_path / name).iterdir()} for name in ("one", "two", "killed")
-    )
+    for workers in ("1", "2"):
+        options = ("--output", tmp_path / workers, "--tokenizer", tokenizer, "--shard-tokens", "300")
+        assert run("--input", path, *options, "--workers", workers) == 0
+    one, two = ({item.name: item.read_bytes() for item in (tmp_path / workers).iterdir()} for workers in ("1", "2"))
     assert len(one) > 20
-    assert one == two == killed
-    answers = numbers(tmp_path / "one", "train") + numbers(tmp_path / "one", "validation")
+    assert one == two
+    answers = numbers(tmp_path / "1", "train") + numbers(tmp_path / "1", "validation")
     assert sorted(answers) == sorted(f"Answer {number}.<|endoftext|>" for number in range(150))
 
 

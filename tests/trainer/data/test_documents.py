@@ -14,18 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
-import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
 from pyarrow import parquet
 
-from tests.trainer.toy import apart
 from trainer.data import documents, sources
-from trainer.data.documents import Piece, Segment, TextField, plan, units
-from trainer.data.encoding import Encoder
-from trainer.data.sources import SAMPLE, Source, find
-from trainer.data.tokenizer import load_tokenizer
+from trainer.data.documents import TextField, plan, units
+from trainer.data.sources import find
 from trainer.errors import UserError
 
 TEXTS = [
@@ -131,32 +127,6 @@ def test_addresses_through_fsspec() -> None:
     before = find(["memory://bucket/a.jsonl"])[0].identity
     system.pipe("/bucket/a.jsonl", records(TEXTS[:31]))
     assert find(["memory://bucket/a.jsonl"])[0].identity != before
-
-
-def test_a_hub_dataset_in_a_local_folder(tmp_path: Path) -> None:
-    for number in range(3):
-        rows = TEXTS[number * 20 : number * 20 + 20]
-        parquet.write_table(pa.table({"text": rows}), tmp_path / f"train-0000{number}-of-00003.parquet")
-    assert apart(_read_and_count, f"hf:{tmp_path}") == (TEXTS, 3)
-
-
-def _read_and_count(name: str) -> tuple[list[str], int]:
-    return read(name), pieces(name)
-
-
-def test_passages_encode_as_the_whole_text_does(tmp_path: Path) -> None:
-    """A document that is too long for one call gets the same ids as in one call."""
-    tokenizer = load_tokenizer("gpt2")
-    whole = SAMPLE.read_text("utf-8")[:60_000] + "\n\n\n  indented\n\n" + "word " * 40_000 + "\n\nend"
-    (tmp_path / "text.txt").write_text(whole, encoding="utf-8")
-    source = Source(str(tmp_path / "text.txt"), "text", size=len(whole.encode()))
-    joins = Encoder(tokenizer, np.uint16, exact=True).joins
-    piece, field = Piece(0, (Segment(source, 0),)), TextField("text")
-    passages = [unit.text for unit in units(piece, "file", field, joins)]
-    assert len(passages) > 10
-    assert "".join(passages) == whole
-    ids = [number for text in passages for number in tokenizer.encode(text).ids]
-    assert ids == tokenizer.encode(whole).ids
 
 
 CUT, LIST = records(TEXTS[:3]) + b'{"text": "cut', "the file is a list, not one JSON object per line"

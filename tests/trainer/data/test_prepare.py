@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
 import threading
 from pathlib import Path
@@ -15,7 +14,7 @@ from tokenizers import Tokenizer
 
 from tests.trainer.data.interrupted import prepare_in_pieces
 from trainer import prepare
-from trainer.data import documents, lock, pool
+from trainer.data import documents, pool
 from trainer.data.batches import open_dataset
 from trainer.data.sources import find
 
@@ -94,19 +93,6 @@ def test_no_text_is_lost_and_none_is_in_both_splits(text: Path, tmp_path: Path, 
     assert 0.02 < len(held_out) / len(source) < 0.15
 
 
-def test_many_documents_are_held_out_whole(tmp_path: Path, tokenizer: Path) -> None:
-    folder = tmp_path / "many"
-    folder.mkdir()
-    for number in range(60):
-        (folder / f"{number:03d}.txt").write_text(f"Document {number} speaks of light. " * 20, encoding="utf-8")
-    assert run("--input", folder, "--output", tmp_path / "out", "--tokenizer", tokenizer) == 0
-    held_out = text_of(tmp_path / "out", "validation").split("<|endoftext|>")
-    assert held_out.pop() == ""  # every document is ended, the last one too
-    assert len(held_out) == 3
-    assert all(document.count("Document") == 20 for document in held_out)
-    assert text_of(tmp_path / "out", "train").count("<|endoftext|>") == 60 - 3
-
-
 def test_shards_are_cut_to_size_and_the_index_counts_them(text: Path, tmp_path: Path, tokenizer: Path) -> None:
     assert run("--input", text, "--output", tmp_path / "a", "--tokenizer", tokenizer, "--shard-tokens", "6000") == 0
     assert run("--input", text, "--output", tmp_path / "b", "--tokenizer", tokenizer) == 0
@@ -116,26 +102,6 @@ def test_shards_are_cut_to_size_and_the_index_counts_them(text: Path, tmp_path: 
     assert text_of(tmp_path / "a", "train") == text_of(tmp_path / "b", "train")
     index = json.loads((tmp_path / "a" / "index.json").read_text())
     assert index["splits"]["train"]["tokens"] == sum(sizes) // 2
-
-
-def _die_before_the_index(arguments: list[str]) -> None:
-    prepare.write_json = lambda *_: os._exit(9)  # pyrefly: ignore[bad-assignment]
-    prepare.main(arguments)
-
-
-def test_a_killed_preparation_is_not_taken_for_a_dataset(
-    text: Path, tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lock, "DEAD", 0.1)
-    monkeypatch.setattr(lock, "BEAT", 0.01)
-    arguments = ["--input", str(text), "--output", str(tmp_path / "out"), "--tokenizer", str(tokenizer)]
-    child = multiprocessing.get_context("spawn").Process(target=_die_before_the_index, args=(arguments,))
-    child.start()
-    child.join()
-    assert child.exitcode == 9
-    assert not (tmp_path / "out" / "index.json").exists()
-    assert run(*arguments) == 0
-    open_dataset(str(tmp_path / "out"), verify=True)
 
 
 def test_gpt2s_own_tokenizer_needs_no_network_and_matches_its_known_ids(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.conftest import Disk
+from tests.trainer.data.test_prepare import run, text_of
 from trainer import prepare
 from trainer.contract import EXIT_USAGE
 from trainer.data import documents, pool, shards
@@ -21,10 +22,6 @@ def text(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
     path.write_text(prepare.SAMPLE.read_text("utf-8")[:40_000], encoding="utf-8")
     return path
-
-
-def run(*arguments: str | Path) -> int:
-    return prepare.main([str(argument) for argument in arguments])
 
 
 def test_a_power_cut_finds_every_file_of_a_finished_dataset(
@@ -79,7 +76,10 @@ def test_files_that_are_held_out_are_as_many_in_pieces_of_any_size(
     assert len(list((tmp_path / "many_pieces").glob("train-*.bin"))) > 10
     one, many = (open_dataset(str(tmp_path / name)) for name in ("one", "many_pieces"))
     held_out = many.validation.read(0, len(many.validation))
-    assert (held_out == many.end_of_text).sum() == 3
+    *texts, last = text_of(tmp_path / "one", "validation").split("<|endoftext|>")
+    assert [text.count("Document") for text in texts] == [20] * 3, "whole documents"
+    assert last == "", "every document is ended"
+    assert text_of(tmp_path / "one", "train").count("<|endoftext|>") == 60 - 3
     assert held_out.tolist() == one.validation.read(0, len(one.validation)).tolist()
 
 
