@@ -27,6 +27,8 @@ SEPARATORS = {"blank-lines": b"", "end-of-text": END_OF_TEXT.encode()}
 """The line that stands between two documents."""
 PIECE_BYTES = 32 << 20
 """Source bytes in one piece of work: about a second of work."""
+EMPTY = ("records", "empty")
+"""What notes count beside what is not learned: records without a text."""
 WHOLE_FILES = -1
 """The group of the documents that are whole files."""
 
@@ -168,13 +170,16 @@ def units(piece: Piece, documents: str, records: Records, joins: Joins = anywher
             if text:
                 yield Unit(text, piece.number, count)
                 count += 1
+            elif segment.source.kind != "text":
+                records.notes[EMPTY] += 1
 
 
 def _texts(segment: Segment, documents: str, records: Records) -> Iterator[str]:
     source = segment.source
     if source.kind == "hub":
-        for number, row in enumerate(hub.rows(source.name, segment.start, records.columns), 1):
-            yield records.read(present(row), partial(_row, source, number, f"part {segment.start}"))
+        with reading(source):
+            for number, row in enumerate(hub.rows(source.name, segment.start, records.columns), 1):
+                yield records.read(present(row), partial(_row, source, number, f"part {segment.start}"))
         return
     with opened(source) as file:
         if source.kind == "parquet":

@@ -17,6 +17,8 @@ import numpy as np
 from gigatoken.gigatoken_rs import load_hf_json
 from tokenizers import Tokenizer, pre_tokenizers
 
+from trainer.data.text_size import BYTE
+
 GROWTH = 128 << 20
 """Bytes by which the process may grow before gigatoken, which keeps each word that it has seen, is made anew."""
 SAMPLED = 1000
@@ -43,7 +45,6 @@ CUTTINGS = {
     rf"\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_REST}",
 }
 """Expressions that cut text into words, as tokenizer.json files have them; gigatoken has its own code for each."""
-BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 Encode = Callable[[Sequence[str], Sequence[bool]], list[bytes]]
 """Texts, and whether each continues another, to the little-endian bytes of their ids."""

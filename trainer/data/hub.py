@@ -14,7 +14,7 @@ import yaml
 
 from trainer.config.addresses import kind_of
 from trainer.config.values import Plain, read_yaml
-from trainer.errors import UserError, cause, forbidden, may_pass, offline
+from trainer.errors import UserError, cause, forbidden, offline
 from trainer.files import is_inside, require_listed, require_regular
 
 PREFIX = "hf:"
@@ -45,7 +45,7 @@ def parts(spec: str) -> int:
 
 
 def rows(spec: str, part: int, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """The rows of one part, with only these columns if it has any of them. Raises UserError when the hub fails."""
+    """The rows of one part, with only these columns if it has any of them. Raises what the library raises."""
     data = _open(spec)[0]
     if wanted := [name for name in data.column_names or () if name in columns]:
         data = data.select_columns(wanted)
@@ -53,17 +53,7 @@ def rows(spec: str, part: int, columns: tuple[str, ...]) -> Iterator[dict[str, A
         chosen = data.select(range(part * ROWS, min(data.num_rows, (part + 1) * ROWS)))
     else:
         chosen = data.shard(num_shards=data.num_shards, index=part) if data.num_shards > 1 else data
-    rows = iter(chosen)
-    while True:
-        try:
-            row = next(rows, None)
-        except Exception as error:
-            helps = "run the same command again: it goes on where it stopped"
-            helps = helps if may_pass(error) else "its files are damaged, or of a kind that datasets does not read"
-            raise UserError(f"--input {spec}: reading failed ({cause(error)}); {helps}") from None
-        if row is None:
-            return
-        yield row
+    yield from chosen
 
 
 def records(spec: str, key: str, split: str) -> Iterator[dict[str, Any]]:

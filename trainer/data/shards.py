@@ -19,7 +19,7 @@ import numpy as np
 
 from trainer.data.batches import stored_bytes
 from trainer.data.conversations import BEGINS, COUNTS, DOCUMENTS, ID, MARKS
-from trainer.data.documents import WHOLE_FILES, Joins, Piece, Place, Records, Unit, anywhere, units
+from trainer.data.documents import EMPTY, WHOLE_FILES, Joins, Piece, Records, Unit, anywhere, units
 from trainer.data.encoding import Differs, Encode
 from trainer.errors import panic
 from trainer.files import Unfit, fsync, read_json, sha256, write_json
@@ -87,18 +87,6 @@ class Coder:
     joins: Joins = anywhere
 
 
-class _Counted:
-    """Records, and how many of them had no text to learn."""
-
-    def __init__(self, records: Records) -> None:
-        self._records, self.columns, self.notes, self.empty = records, records.columns, records.notes, 0
-
-    def read(self, record: Any, place: Place) -> str:
-        text = self._records.read(record, place)
-        self.empty += not text
-        return text
-
-
 def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder) -> Part:
     """Write the shards of a piece unless its record is there; return the record.
 
@@ -108,10 +96,10 @@ def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder) -> Part:
     if (found := _recorded(file, output, coder.width)) is not None:
         return found
     writer = _Writer(output, piece.number, coder.width, recipe)
-    coder.records.notes.clear()
-    counted = _Counted(coder.records)
+    notes = coder.records.notes
+    notes.clear()
     try:
-        for group in _groups(placed(piece, recipe, counted, coder.joins)):
+        for group in _groups(placed(piece, recipe, coder.records, coder.joins)):
             try:
                 encoded = coder.encode([unit.text for unit, _, _ in group], [unit.continues for unit, _, _ in group])
             except Differs as error:
@@ -122,8 +110,8 @@ def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder) -> Part:
         if (told := panic(error, f"a text of {piece.name}")) is not None:
             raise told from None
         raise
-    writer.counts["unlearned"] += counted.empty
-    part = writer.close() | {"notes": [[*note, count] for note, count in coder.records.notes.items()]}
+    writer.counts["unlearned"] += notes.pop(EMPTY, 0)
+    part = writer.close() | {"notes": [[*note, count] for note, count in notes.items()]}
     write_json(file, part)
     return part
 

@@ -25,7 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 from trainer.config.addresses import COMPRESSIONS, KINDS, REFUSED, TABLES, address, kind_of, on_filesystem, passed_over
 from trainer.config.paths import expanded
 from trainer.data import hub
-from trainer.errors import Passing, UserError, cause, in_stack
+from trainer.errors import Passing, UserError, cause, in_stack, may_pass
 from trainer.files import LFS, POINTER, Unfit, open_regular, require_listed
 from trainer.log import event
 
@@ -278,7 +278,9 @@ def reading(source: Source) -> Iterator[None]:
         raise
     except Exception as error:  # each file system and format has its own exceptions
         reason, helps = f"reading failed ({cause(error)})", again
-        if isinstance(error, Unfit):
+        if source.kind == "hub":  # datasets wraps what its readers raise
+            helps = again if may_pass(error) else "its files are damaged, or of a kind that datasets does not read"
+        elif isinstance(error, Unfit):
             reason, helps = str(error.strerror), "name another file, or mend this one"
         elif isinstance(error, FileNotFoundError):
             reason, helps = "disappeared during the preparation", "put it back"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.data.test_documents import refusal
 from tests.trainer.toy import apart
 from trainer.data import hub
 from trainer.errors import UserError
@@ -181,3 +182,9 @@ def test_a_folder_of_two_formats_is_refused_and_names_both(tmp_path: Path, names
     assert f"({names[0]}, {names[1]})" in str(caught.value)
     (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files: {names[0]}\n---\n")
     hub._require_whole("hf:x", tmp_path)
+
+
+def test_a_damaged_file_of_a_folder_is_one_line_and_no_reason_to_try_again(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "Light."}\n' * 3 + '{"text": \n')
+    assert "reading failed (" in (said := refusal(f"hf:{tmp_path}"))
+    assert said.endswith("; its files are damaged, or of a kind that datasets does not read")
