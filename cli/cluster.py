@@ -171,13 +171,17 @@ class TrainingJob:
         newest = max(alive, key=lambda job: job.get("creationTimestamp") or "", default=None)
         return replace(self, name=newest["name"]) if newest else None
 
-    def records(self, pods: list[dict[str, Any]]) -> dict[str, Record]:
-        """Pod -> the newest record in the end of its log, where it has one and its node still answers."""
+    def records(self, pods: list[dict[str, Any]], seconds: int | None = None) -> dict[str, Record]:
+        """Pod -> the newest record in the end of its log, where it has one and its node still answers.
+
+        The end is what it has written in the last `seconds`; by default LOG_LINES lines.
+        """
+        end: dict[str, Any] = {"since_seconds": seconds} if seconds else {"tail_lines": LOG_LINES}
 
         def look(pod: str) -> Record | None:
             try:
                 answer: Any = self.core.read_namespaced_pod_log(
-                    pod, self.namespace, tail_lines=LOG_LINES, _preload_content=False, _request_timeout=10
+                    pod, self.namespace, **end, _preload_content=False, _request_timeout=10
                 )
                 text = answer.data.decode(errors="replace")
             except (ApiException, urllib3.exceptions.HTTPError):
@@ -315,8 +319,8 @@ def ends(pod: dict[str, Any]) -> list[dict[str, Any]]:
     return [state["terminated"] for state in states if "terminated" in state]
 
 
-def record_of(ended: dict[str, Any]) -> dict[str, Any]:
-    """The launcher's or the trainer's JSON record in a termination message; empty: there is none."""
+def words_of(ended: dict[str, Any]) -> dict[str, Any]:
+    """The launcher's last words, a JSON object in the termination message; empty: there are none."""
     try:
         found = json.loads(ended.get("message") or "")
     except (TypeError, ValueError, RecursionError):

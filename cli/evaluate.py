@@ -8,6 +8,7 @@ report. The same command again returns to a running evaluation.
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import time
@@ -18,26 +19,19 @@ import typer
 from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError, last_line
-from cli.cluster import GoneError, TrainingJob, as_json, asking, end_of
-from cli.follow import JobWatch
-from cli.pods import last_words, volume_pod
-from cli.progress import Board
+from cli.cluster import GoneError, SilentError, TrainingJob, as_json, asking, end_of, started, why_waiting
+from cli.follow import OUTAGE_SECONDS, POLL_SECONDS
+from cli.logs import print_after
+from cli.pods import last_words, template_of, volume_pod
 from cli.runs import RunName, trained
 from cli.target import Kubeconfig, RunningStack, TrainingName, target_of
+from cli.worker_node import move, worker_pod
 from trainer.contract import EVALUATIONS
-from workloads.layout import CONSUMES, DATA, run_folder
+from trainer.plain import plain
+from workloads.layout import DATA, run_folder
 
-#: Fields of a worker's pod that do not depend on its place among the workers.
-POD_FIELDS = (
-    *("nodeSelector", "tolerations", "affinity", "securityContext", "runtimeClassName", "imagePullSecrets"),
-    *("automountServiceAccountToken", "enableServiceLinks"),
-)
-CONTAINER_FIELDS = ("image", "imagePullPolicy", "resources", "securityContext")
-VOLUMES = ("data", "tmp", "shm")
-#: Label of pods that the network policies let reach the web: data sets come from the hub.
-COMPONENT = "dataset"
-#: Selects the dataset Job itself.
-DATASET = f"app.kubernetes.io/component={COMPONENT},app.kubernetes.io/managed-by=pulumi"
+#: Selects the dataset Job.
+DATASET = "app.kubernetes.io/component=dataset,app.kubernetes.io/managed-by=pulumi"
 #: Seconds from the Job's end until it and its log are removed.
 KEPT_SECONDS = 600
 LONGEST_SECONDS = 24 * 3600
@@ -65,11 +59,8 @@ def evaluate(
     target = target_of(stack, training, run)
     training_job = TrainingJob.of(target, kubeconfig)
     job, _ = training_job.read()
-    if CONSUMES in (job["spec"]["template"]["metadata"].get("annotations") or {}):
-        raise CommandError(
-            f"stack {stack} gets its nodes for a training alone (nodes.consumption queued); evaluate the model "
-            "elsewhere: `trainyard fetch`, then python -m trainer.evaluate"
-        )
+    elsewhere = "evaluate the model elsewhere: `trainyard fetch`, then python -m trainer.evaluate"
+    worker = worker_pod(job, "an evaluation needs a node", elsewhere)
     folder = run_folder(run) if run else str(target.run_directory)
     with volume_pod(target, kubeconfig) as (pod, _):
         complete = trained(pod, folder).checkpoints
@@ -80,7 +71,8 @@ def evaluate(
     own_tasks = str(PurePosixPath(DATA, include)) if include else None
     for name, value in (("--limit", limit), ("--shots", shots), ("--include", own_tasks)):
         options += [] if value is None else [name, str(value)]
-    made = manifest(job, options, hub_token(training_job))
+    template = template_of(training_job.core, training_job.namespace)
+    made = manifest(template, worker, options, hub_token(training_job))
     if job["status"].get("active"):
         print("The training runs: the evaluation waits until a node has room for it, or the training has ended.")
     start(training_job, made)
@@ -90,29 +82,35 @@ def evaluate(
         print(f"Job {own.namespace}/{own.name} evaluates step {chosen} of {folder}; {again}")
         return 0
     try:
-        ended = JobWatch(own).follow(Lines())
+        end, pods = _print_log(own)
     except KeyboardInterrupt:
         print(f"\nThe evaluation continues; {again}.")
         return 130
-    if not ended.succeeded:
-        _, pods = own.read()
+    if end["type"] != "Complete":
         said = [last_line(last_words(pod)) for pod in pods if pod["status"].get("phase") == "Failed"]
-        raise CommandError(f"the evaluation failed: {said[-1] if said else ended.message}")
+        raise CommandError(f"the evaluation failed: {said[-1] if said else end.get('message')}")
     fetch = f"trainyard fetch --stack {stack}" + (f" --run {run}" if run else target.option)
     print(f"In {folder}/{EVALUATIONS}; `{fetch}` downloads it with the report.")
     return 0
 
 
-class Lines(Board):
-    """Prints the evaluation's log lines unchanged."""
-
-    def __init__(self) -> None:
-        super().__init__(redraw=False)
-
-    def line(self, pod: str, line: str) -> None:
-        self.doing = self.shown = "evaluating"
-        if line.strip():
-            self.print(line)
+def _print_log(job: TrainingJob) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Print what the Job waits for, then its log, until it has ended; return its end and its pods."""
+    told = newest = ""
+    heard = time.monotonic()
+    while True:
+        with contextlib.suppress(SilentError):
+            found, pods = job.read()
+            heard = time.monotonic()
+            if there := started(pods):
+                newest = print_after(newest, job, there[-1]["metadata"]["name"])
+            elif (text := why_waiting(pods, "" if pods else job.refusal())) != told:
+                print(plain(told := text), flush=True)
+            if end := end_of(found):
+                return end, pods
+        if time.monotonic() - heard > OUTAGE_SECONDS:
+            job.read()  # raises
+        time.sleep(POLL_SECONDS)
 
 
 def hub_token(training: TrainingJob) -> list[dict[str, Any]]:
@@ -123,39 +121,29 @@ def hub_token(training: TrainingJob) -> list[dict[str, Any]]:
     return [item for each in containers for item in each.get("env") or [] if item["name"] == "HF_TOKEN"][:1]
 
 
-def manifest(training: dict[str, Any], options: list[str], token: list[dict[str, Any]]) -> dict[str, Any]:
-    """The evaluation Job: image, node, resources and volume of the training's Job, and nothing elastic.
+def manifest(
+    template: dict[str, Any], worker: dict[str, Any], options: list[str], token: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The evaluation Job: a pod of the stack's template (workloads/storage.py), with the node and resources of a
+    worker's pod. A Job waits for room and goes on without this machine; a pod with a command in it would not.
 
     `options` are those of trainer.evaluate; `token` is that of the hub. The name has a hash of the pod, so a different
     evaluation is another Job.
     """
-    pod = training["spec"]["template"]["spec"]
-    worker = pod["containers"][0]
-    environment = [item for item in worker.get("env") or [] if "value" in item and not item["name"].startswith("ETCD")]
+    spec = copy.deepcopy(template["spec"])
+    move(spec, worker)
+    own = worker["containers"][0]
+    environment = [item for item in own.get("env") or [] if "value" in item and not item["name"].startswith("ETCD")]
     environment += [
         *token,
         {"name": "HF_HUB_OFFLINE", "value": "0"},
         {"name": "TQDM_MININTERVAL", "value": str(PROGRESS_SECONDS)},
     ]
-    container = {
-        **{name: worker[name] for name in CONTAINER_FIELDS if name in worker},
-        "name": "evaluate",
-        "args": [*interpreter(worker.get("args") or []), "trainer.evaluate", *options],
-        "env": environment,
-        "volumeMounts": [mount for mount in worker["volumeMounts"] if mount["name"] in VOLUMES],
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-    }
-    spec = {
-        **{name: pod[name] for name in POD_FIELDS if name in pod},
-        "containers": [container],
-        "volumes": [volume for volume in pod["volumes"] if volume["name"] in VOLUMES],
-        "restartPolicy": "Never",
-        # Counts from the pod's start; the Job's own deadline would count while it waits for a node.
-        "activeDeadlineSeconds": LONGEST_SECONDS,
-        "terminationGracePeriodSeconds": 5,
-    }
-    labels = {"app.kubernetes.io/name": "trainyard", "app.kubernetes.io/component": COMPONENT}
-    labels["app.kubernetes.io/managed-by"] = "trainyard"
+    arguments = [*interpreter(own.get("args") or []), "trainer.evaluate", *options]
+    spec["containers"][0] |= {"name": "evaluate", "args": arguments, "env": environment}
+    # Counts from the pod's start; the Job's own deadline would count while it waits for a node.
+    spec["activeDeadlineSeconds"] = LONGEST_SECONDS
+    labels = template["metadata"]["labels"] | {"app.kubernetes.io/managed-by": "trainyard"}
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:8]
     return {
         "metadata": {"name": f"evaluate-{digest}", "labels": labels},

@@ -16,9 +16,9 @@ from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError
 from cli.cluster import LOG_LINES, TRAINED, GoneError, TrainingJob, asking, end_of, pods_of, workers
-from cli.follow import outcome
 from cli.logs import lines
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, run
+from cli.training_status import summarize
 from infra.stackfiles import object_name
 from trainer.contract import QUEUED, STOPPED
 from trainer.plain import plain
@@ -128,8 +128,7 @@ def _is_made_again(target: Target, kubeconfig: str | None, asked: bool) -> bool:
             if asked:
                 _say(f"{job.name}: nothing to resume: {_told(end) if end else 'it has not ended'}")
             return False
-        ended = outcome(found, pods)
-        reason = f"had failed: {ended.message if ended else _told(end)}"
+        reason = f"had failed: {summarize(found, pods).why}"
     except GoneError:
         # Its pods may still write their last checkpoint.
         with asking(f"pods of {job.name}"):

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any
 
 import typer
+import urllib3.exceptions
+from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError
 from cli.cluster import TrainingJob, asking, index, started
-from cli.progress import LONGEST
 from cli.target import Kubeconfig, RunningStack, TrainingName, target_of
 from trainer.plain import plain
 from trainer.record import PREFIX, Record
+
+LONGEST = 16_384
+"""Characters of a line that are printed at once: a hostile one may be a gigabyte."""
 
 
 def logs(
@@ -32,6 +37,22 @@ def logs(
         for line in lines(answer.stream(decode_content=True)):
             if not line.startswith(PREFIX):  # for programs; `trainyard status` shows it
                 print(plain(line), end="", flush=True)
+
+
+def print_after(stamp: str, job: TrainingJob, pod: str) -> str:
+    """Print a pod's lines that are newer than a time stamp, until it ends or the stream breaks; return the newest's."""
+    with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
+        options = {"follow": True, "timestamps": True, "_preload_content": False}
+        answer: Any = job.core.read_namespaced_pod_log(pod, job.namespace, **options)
+        begins = new = True
+        for piece in lines(answer.stream(decode_content=True)):
+            at, _, text = piece.partition(" ") if begins else ("", "", piece)
+            # Nanoseconds of one clock: text order is time order.
+            new = at > stamp if begins else new
+            begins, stamp = piece.endswith("\n"), max(stamp, at)
+            if new and text:
+                print(plain(text), end="", flush=True)
+    return stamp
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[str]:

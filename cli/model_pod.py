@@ -13,13 +13,13 @@ from typing import Any
 
 from cli import CommandError
 from cli.cluster import TrainingJob
-from cli.evaluate import POD_FIELDS
 from cli.pods import Change, Pod, volume_pod
 from cli.progress import Bar
 from cli.runs import Run, trained
 from cli.target import Target
+from cli.worker_node import move, worker_pod
 from trainer.plain import plain
-from workloads.layout import ACCESS_GIB, CONSUMES, run_folder
+from workloads.layout import ACCESS_GIB, run_folder
 
 BASE_GIB, COPIES = 0.8, 1.7
 """Memory of Python with torch and transformers, and of a model over its weights: 0.72 GiB for a tiny model; for GPT-2
@@ -84,30 +84,20 @@ def _change(
         container["resources"][kind]["memory"] = f"{round(memory * 1024)}Mi"
     container["env"] = [*(container.get("env") or []), *(environment or [])]
     if worker:
-        spec |= {key: worker[key] for key in POD_FIELDS[:3] if key in worker}
+        move(spec, worker, accelerators=False)
 
 
 def _with_room(target: Target, kubeconfig: str | None, needed: float) -> dict[str, Any]:
     """The specification of a worker's pod. Raises CommandError where the model does not fit there."""
     how = f"the model needs {needed:.0f} GiB of memory"
-    worker = worker_pod(target, kubeconfig, how, "`trainyard fetch` it")
+    job, _ = TrainingJob.of(target, kubeconfig).read()
+    worker = worker_pod(job, how, "`trainyard fetch` it")
     allowed = str(worker["containers"][0]["resources"]["limits"]["memory"])
     if allowed.endswith("Mi") and needed > int(allowed.removesuffix("Mi")) / 1024:
         raise CommandError(
             f"{how}, a worker has {int(allowed[:-2]) / 1024:.0f} (workers.memoryGib); `trainyard fetch` it"
         )
     return worker
-
-
-def worker_pod(target: Target, kubeconfig: str | None, what: str, remedy: str) -> dict[str, Any]:
-    """The specification of a worker's pod. Raises CommandError where workers' nodes come for a training alone."""
-    job, _ = TrainingJob.of(target, kubeconfig).read()
-    template = job["spec"]["template"]
-    if CONSUMES in (template["metadata"].get("annotations") or {}):
-        raise CommandError(
-            f"{what}, and the stack gets its nodes for a training alone (nodes.consumption queued); {remedy}"
-        )
-    return template["spec"]
 
 
 def options(**given: Any) -> list[str]:

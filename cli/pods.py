@@ -192,7 +192,7 @@ def warm_pod(target: Target, kubeconfig: str | None, waiting: Callable[[str], No
     of an older image is left to end by itself.
     """
     kubectl, core = kubectl_of(target, kubeconfig), _core(target, kubeconfig)
-    template = _template(core, target.namespace)
+    template = template_of(core, target.namespace)
     digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:8]
     pod = Pod(kubectl, f"{VOLUME_ACCESS}-{digest}")
     _start(core, target.namespace, pod.name, template, waiting)
@@ -205,7 +205,7 @@ def own_pod(
 ) -> Iterator[Pod]:
     """A pod of the command's own, which is removed at the end."""
     kubectl, core = kubectl_of(target, kubeconfig), _core(target, kubeconfig)
-    template = _template(core, target.namespace)
+    template = template_of(core, target.namespace)
     change(template["spec"])
     pod = Pod(kubectl, f"{VOLUME_ACCESS}-{uuid.uuid4().hex[:12]}")
     try:
@@ -220,7 +220,7 @@ def _core(target: Target, kubeconfig: str | None) -> client.CoreV1Api:
     return client.CoreV1Api(connect(target.context, kubeconfig or target.kubeconfig))
 
 
-def _template(core: client.CoreV1Api, namespace: str) -> dict[str, Any]:
+def template_of(core: client.CoreV1Api, namespace: str) -> dict[str, Any]:
     name = f"{namespace}/{VOLUME_ACCESS}"
     with asking(f"PodTemplate {name}", missing=f"the stack has no PodTemplate {name}; `pulumi up` brings it"):
         return as_json(core.read_namespaced_pod_template, VOLUME_ACCESS, namespace)["template"]

@@ -72,7 +72,7 @@ def look(stack: str, now: datetime) -> tuple[list[tuple[str, ...]], str]:
                 stack if first else "",
                 ("this machine" if here else target.context) if first else "",
                 target.training or target.job,
-                each.condition.split(" ")[0].rstrip(":,"),
+                each.condition,
                 age((now - since).total_seconds()) if since else "",
                 ("0" if here else cost(stack, active)) if first else "",
             )

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.evaluate import POD_FIELDS
-from cli.model_pod import worker_pod
+from cli.cluster import TrainingJob
 from cli.pods import volume_pod
 from cli.target import Kubeconfig, RunningStack, targets_of
+from cli.worker_node import move, worker_pod
 from trainer.plain import plain
 
 
@@ -32,9 +32,8 @@ def run(
     target = targets_of(stack)[0]
 
     def change(spec: dict[str, Any]) -> None:
-        worker = worker_pod(target, kubeconfig, "--on worker: a command needs a node", "leave --on out")
-        spec |= {key: worker[key] for key in POD_FIELDS if key in worker}
-        spec["containers"][0]["resources"] = worker["containers"][0]["resources"]
+        job, _ = TrainingJob.of(target, kubeconfig).read()
+        move(spec, worker_pod(job, "--on worker: a command needs a node", "leave --on out"))
 
     with volume_pod(target, kubeconfig, change if on == "worker" else None) as (pod, bar):
         bar.pause()

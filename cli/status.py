@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,26 +21,20 @@ from rich.table import Table
 from rich.text import Text
 
 from cli import CommandError
-from cli.cluster import GoneError, TrainingJob, ends, moment, node_kinds, record_of, silence
+from cli.cluster import GoneError, TrainingJob, node_kinds, silence
 from cli.progress import age, described, time_to_go
 from cli.runs import AsJson
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, node_price
-from cli.training_status import TrainingStatus, summarize
+from cli.training_status import TrainingStatus, moment_of, read
 from cli.volume import WIDE
-from trainer.contract import EXIT_DONE, STATUS
 from trainer.plain import counted, plain
-from trainer.record import Record, newest
-from trainer.record import read as read_record
-from workloads.layout import DATA
 
 INCIDENTS = 12
 """How many of the newest are shown."""
 AGED = {"loss": "loss", "validation_loss": "validation", "tokens_per_second": "speed", "eta_seconds": "time to go"}
 """Figure -> its name beside its age."""
-
-
-STYLES = {"R": "green", "C": "bold green", "F": "bold red"}
-"""First letter of a condition -> how it is shown."""
+STYLES = {"Running": "green", "Complete": "bold green", "Failed": "bold red"}
+"""Condition -> how it is shown."""
 WATCH_SECONDS = 2.0
 """Between two looks."""
 ROOMY = 110
@@ -68,7 +61,7 @@ def status(
     def look() -> Any:
         found = all_of(targets, kubeconfig, price)
         if as_json:
-            return json.dumps([dataclasses.asdict(each) for each in found], indent=1, default=_jsonable)
+            return json.dumps([json_of(each) for each in found], indent=1, default=_jsonable)
         now = datetime.now(UTC)
         return screen(found[0], targets[0], now) if len(targets) == 1 else overview(found, targets, now, console.width)
 
@@ -84,6 +77,14 @@ def status(
         pass
 
 
+def json_of(found: TrainingStatus) -> dict[str, Any]:
+    """One object, of which `told` says when each figure was true."""
+    told = dataclasses.asdict(found)
+    record = told.pop("record")
+    told |= {key: record[key] for key in ("round", "figures", "checkpoint")}
+    return told | {"told": {figure: moment_of(seconds) for figure, seconds in record["times"].items()}}
+
+
 def _jsonable(value: Any) -> Any:
     return value.isoformat(timespec="seconds") if isinstance(value, datetime) else str(value)
 
@@ -97,7 +98,7 @@ def all_of(targets: list[Target], kubeconfig: str | None, price: float | None = 
         except GoneError as error:
             if len(targets) == 1:
                 raise
-            return TrainingStatus(target.job, f"Gone ({error})", None, None, 0, 0, 0)
+            return TrainingStatus(target.job, "Gone", str(error))
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = list(pool.map(look, targets))
@@ -116,25 +117,6 @@ def _priced(found: TrainingStatus, training: str, kinds: dict[str, str], price: 
     return dataclasses.replace(found, training=training, nodes=counts, cost=cost)
 
 
-def read(target: Target, kubeconfig: str | None = None, price: float | None = None) -> TrainingStatus:
-    """Ask the cluster; `price` is USD per hour of a node. Raises CommandError."""
-    job = TrainingJob.of(target, kubeconfig)
-    found, pods = job.read()
-    record = newest([status_file(target), *job.records(pods).values(), *map(done, pods)])
-    known = summarize(found, pods, record, "" if pods else job.refusal(), job.silent_nodes(pods), price)
-    if known.condition == "Complete" and (folder := run_here(target)) and not folder.exists():
-        return dataclasses.replace(known, condition="Complete, run removed")
-    return known
-
-
-def done(pod: dict[str, Any]) -> Record | None:
-    """What a pod that found the run done says of it: it has written no record."""
-    for end in ends(pod):
-        if end["exitCode"] == EXIT_DONE and (words := record_of(end)) and (when := moment(end.get("finishedAt"))):
-            return read_record({**words, "updated": when.timestamp()})
-    return None
-
-
 def overview(found: list[TrainingStatus], targets: list[Target], now: datetime, width: int = ROOMY) -> Group:
     """A line for each training, then what those wait for that do not run."""
     table = Table(box=None, padding=(0, 2 if width >= ROOMY else 1, 0, 0))
@@ -147,8 +129,7 @@ def overview(found: list[TrainingStatus], targets: list[Target], now: datetime, 
         table.add_column(column, justify="right", no_wrap=True)
     lines = []
     for each in found:
-        word, _, why = each.condition.partition(" ")
-        figures, told = each.figures, each.told.get("step")
+        figures, told = each.figures, each.record.times.get("step")
         losses = [f"{figures[key]:.3f}" if key in figures else "" for key in ("loss", "validation_loss")]
         step = f"{figures['step']}/{figures.get('steps', '?')}" if "step" in figures else ""
         running = sum(pod.state == "Running" for pod in each.pods)
@@ -156,16 +137,16 @@ def overview(found: list[TrainingStatus], targets: list[Target], now: datetime, 
         left = time_to_go(figures["eta_seconds"]) if figures.get("eta_seconds") and running else ""
         table.add_row(
             Text(plain(each.training)),
-            Text(plain(word.rstrip(":,")), STYLES.get(word[0], "yellow")),
+            Text(each.condition, STYLES.get(each.condition, "yellow")),
             step,
             *losses,
             f"{running}/{each.wanted}",
             *(extra[name] for name in further),
             left,
-            age((now - told).total_seconds()) if told else "",
+            age(now.timestamp() - told) if told else "",
         )
-        if why and word != "Running":
-            lines.append(Text(plain(f"{each.training}: {each.condition}")))
+        if each.why:
+            lines.append(Text(plain(f"{each.training}: {each.headline}")))
         elif each.nodes and "nodes" not in further:
             lines.append(Text(plain(f"{each.training}: on {_kinds(each)}")))
     return Group(Text(f"{targets[0].namespace} on {targets[0].context}"), table, *lines)
@@ -174,22 +155,6 @@ def overview(found: list[TrainingStatus], targets: list[Target], now: datetime, 
 def _kinds(found: TrainingStatus) -> str:
     """How many nodes of which kind train."""
     return ", ".join(f"{count} {plain(kind)}" for kind, count in found.nodes.items())
-
-
-def run_here(target: Target) -> Path | None:
-    """The run's folder, where this machine sees the shared volume."""
-    if not target.data_folder or not target.run_directory or not target.run_directory.startswith(f"{DATA}/"):
-        return None
-    return Path(target.data_folder + target.run_directory.removeprefix(DATA))
-
-
-def status_file(target: Target) -> Record | None:
-    """The record in status.json, where this machine sees it."""
-    folder = run_here(target)
-    try:
-        return read_record(json.loads((folder / STATUS).read_text("utf-8"))) if folder else None
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 def screen(found: TrainingStatus, target: Target, now: datetime) -> Group:
@@ -206,20 +171,19 @@ def screen(found: TrainingStatus, target: Target, now: datetime) -> Group:
 
 def _head(found: TrainingStatus, target: Target, now: datetime) -> Text:
     # What has ended took so long; it is not so since then.
-    how = " for " if found.ended is None else ", took " if found.condition.startswith("Complete") else " after "
+    how = " for " if found.ended is None else ", took " if found.condition == "Complete" else " after "
     lasted = f"{how}{time_to_go(found.lasted(now))}" if found.started else ""
-    style = STYLES.get(found.condition[0], "yellow")
     text = Text.assemble(
-        (plain(found.condition), style), f"{lasted}   {target.namespace}/{found.job} on {target.context}"
+        (plain(found.headline), STYLES.get(found.condition, "yellow")),
+        f"{lasted}   {target.namespace}/{found.job} on {target.context}",
     )
     # Not the Job's `active`, which counts pods without a node.
     running = sum(pod.state == "Running" for pod in found.pods)
     text.append(f"\nworkers  {running} of {found.wanted} run, {found.failed} failed")
     if found.ended_for_it:
         text.append(f", {found.ended_for_it} ended for it")
-    waits = [pod.state for pod in found.pods if pod.state.startswith("waiting for a node")]
-    if waits:
-        text.append(f", {len(waits)} {plain(waits[0])}", "yellow")
+    if found.waiting:
+        text.append(f"; {plain(found.waiting)}", "yellow")
     if found.nodes:
         text.append(f"\nnodes    {_kinds(found)}")
     if found.cost:
@@ -231,22 +195,23 @@ def _training(found: TrainingStatus, now: datetime) -> Text:
     figures = found.figures
     if "step" not in figures:
         return Text("training no step yet")
-    words = [f"round {found.round}", f"step {figures['step']}/{figures.get('steps', '?')}"]
+    words = [f"round {found.record.round}", f"step {figures['step']}/{figures.get('steps', '?')}"]
     words += described({key: value for key, value in figures.items() if key != "eta_seconds" or value})
     if "world_size" in figures:
         words.append(counted(figures["world_size"], "process", "processes"))
-    if found.checkpoint is not None:
-        words.append(f"newest checkpoint: step {found.checkpoint}")
+    if found.record.checkpoint is not None:
+        words.append(f"newest checkpoint: step {found.record.checkpoint}")
     return Text("training " + "  ".join(words) + f"\nas of    {', '.join(_ages(found, now))}")
 
 
 def _ages(found: TrainingStatus, now: datetime) -> Iterator[str]:
     """How old the figures are, those of one time together."""
+    times = found.record.times
     known = [("step", "step"), *((key, name) for key, name in AGED.items() if key in found.figures)]
-    known += [("checkpoint", "checkpoint")] if found.checkpoint is not None else []
+    known += [("checkpoint", "checkpoint")] if found.record.checkpoint is not None else []
     ages: dict[str, list[str]] = {}
     for key, name in known:
-        ago = f"{time_to_go((now - found.told[key]).total_seconds())} ago" if key in found.told else ""
+        ago = f"{time_to_go(now.timestamp() - times[key])} ago" if key in times else ""
         ages.setdefault(ago or "the time of the checkpoint it resumed from", []).append(name)
     first, *others = ages
     yield first
@@ -254,8 +219,7 @@ def _ages(found: TrainingStatus, now: datetime) -> Iterator[str]:
 
 
 def _silent(found: TrainingStatus, now: datetime) -> Iterator[Text]:
-    nodes = {pod.node: pod.silent for pod in found.pods if pod.silent}
-    for node, since in nodes.items():
+    for node, since in found.silent_nodes.items():
         yield Text(plain(silence(node, time_to_go((now - since).total_seconds()))), "yellow")
 
 

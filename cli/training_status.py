@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from cli.cluster import end_of, ends, holding, index, moment, record_of, why_waiting
-from trainer.contract import EXIT_DONE, EXIT_RESTART, EXIT_TERMINATED, EXITS
-from trainer.record import Record
+from cli.cluster import TrainingJob, end_of, ends, holding, index, moment, why_waiting, words_of
+from cli.target import Target
+from trainer.contract import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, EXITS, STATUS
+from trainer.record import Record, newest
+from trainer.record import read as read_record
+from workloads.layout import DATA
+from workloads.scheduling import waiting
 
 ASKED = (EXIT_DONE, EXIT_RESTART, EXIT_TERMINATED)
 """Exit codes of a launcher that left because it was asked to, or is done."""
@@ -41,21 +47,20 @@ class Incident:
 class TrainingStatus:
     job: str
     condition: str
-    """Running, Complete, Failed, Suspended, Stopped, Queued or Waiting, and why."""
-    started: datetime | None
+    """Running, Complete, Failed, Suspended, Stopped, Queued, Waiting or Gone."""
+    why: str = ""
+    started: datetime | None = None
     """When the training began, however often it was stopped since."""
-    ended: datetime | None
-    wanted: int
-    active: int
-    failed: int
+    ended: datetime | None = None
+    wanted: int = 0
+    active: int = 0
+    failed: int = 0
     """Pods that failed; not those that left when asked, lost their node or were ended for another's failure."""
-    round: int = 0
-    figures: dict[str, Any] = field(default_factory=dict)
-    """step, steps, loss, validation_loss, tokens_per_second, eta_seconds, world_size: those that are known."""
-    told: dict[str, datetime] = field(default_factory=dict)
-    """Figure -> when it was true."""
-    checkpoint: int | None = None
-    """Step of the newest checkpoint."""
+    record: Record = field(default_factory=Record)
+    result: dict[str, Any] = field(default_factory=dict)
+    """The last words of the launcher that decides: the DONE record, or why it failed."""
+    waiting: str = ""
+    """About the workers that wait for a node while others have one."""
     pods: tuple[PodState, ...] = ()
     incidents: tuple[Incident, ...] = ()
     """Oldest first."""
@@ -65,12 +70,31 @@ class TrainingStatus:
     """Kind of node -> how many of them train."""
     resumed: datetime | None = None
     """When its Job was started last; Kubernetes 1.36 forgets it of a suspended one."""
-    trained_seconds: float = 0.0
-    """Seconds in rounds, by the run's record."""
     ended_for_it: int = 0
     """Pods that were ended for another's failure."""
     cost: float | None = None
     """USD so far by list prices, for its nodes; None: nobody knows."""
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """step, steps, loss, validation_loss, tokens_per_second, eta_seconds, world_size: those that are known."""
+        return self.record.figures
+
+    @property
+    def has_ended(self) -> bool:
+        return self.condition in ("Complete", "Failed", "Stopped")
+
+    @property
+    def silent_nodes(self) -> dict[str, datetime]:
+        """Nodes with its pods that do not answer -> since when."""
+        return {pod.node: pod.silent for pod in self.pods if pod.silent}
+
+    @property
+    def headline(self) -> str:
+        """The condition, and why."""
+        if self.condition == "Waiting":
+            return f"Waiting: {self.why}".replace("Waiting: waiting ", "Waiting ")
+        return f"{self.condition} ({self.why})" if self.why else self.condition
 
     def lasted(self, now: datetime) -> float:
         """Seconds of training, without the time for which it was stopped.
@@ -78,7 +102,44 @@ class TrainingStatus:
         The Job's own time has the start of the pods too, but begins again at each resume.
         """
         of_job = ((self.ended or now) - self.resumed).total_seconds() if self.resumed else 0.0
-        return max(of_job, self.trained_seconds)
+        return max(of_job, self.record.trained_seconds())
+
+
+def read(target: Target, kubeconfig: str | None = None, price: float | None = None) -> TrainingStatus:
+    """Ask the cluster; `price` is USD per hour of a node. Raises CommandError."""
+    return look(TrainingJob.of(target, kubeconfig), target, price=price)
+
+
+def look(
+    job: TrainingJob,
+    target: Target,
+    known: Record | None = None,
+    seconds: int | None = None,
+    price: float | None = None,
+) -> TrainingStatus:
+    """The same, with the newest record known so far and that of the last `seconds` alone. Raises CommandError."""
+    found, pods = job.read()
+    own = target if job.name == target.job else replace(target, run_directory=None)
+    record = newest([known, status_file(own), *job.records(pods, seconds).values()])
+    status = summarize(found, pods, record, "" if pods else job.refusal(), job.silent_nodes(pods), price)
+    gone = status.condition == "Complete" and (folder := run_here(own)) and not folder.exists()
+    return replace(status, why="run removed") if gone else status
+
+
+def run_here(target: Target) -> Path | None:
+    """The run's folder, where this machine sees the shared volume."""
+    if not target.data_folder or not target.run_directory or not target.run_directory.startswith(f"{DATA}/"):
+        return None
+    return Path(target.data_folder + target.run_directory.removeprefix(DATA))
+
+
+def status_file(target: Target) -> Record | None:
+    """The record in status.json, where this machine sees it."""
+    folder = run_here(target)
+    try:
+        return read_record(json.loads((folder / STATUS).read_text("utf-8"))) if folder else None
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def summarize(
@@ -94,21 +155,25 @@ def summarize(
     `refusal` is why the cluster makes no pod; `silent` are nodes that do not answer, and since when; `price` is USD per
     hour of a node.
     """
-    record = record or Record()
-    told, end = job.get("status") or {}, end_of(job)
+    record = newest([record, *map(_of_done, pods)])
+    told, end, result = job.get("status") or {}, end_of(job), _result(pods)
+    runs = any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
+    waits = holding(job, pods, price) or ("" if runs else why_waiting(pods, refusal))
+    condition, why = _condition(end, result, waits)
     ordered = sorted(pods, key=lambda pod: (index(pod), pod["metadata"].get("creationTimestamp") or ""))
     happened = [
         Incident(when, f"worker {each.worker}" if each.worker.isdecimal() else each.worker, each.cause)
         for each in record.incidents
-        if (when := _moment(each.time))
+        if (when := moment_of(each.time))
     ]
-    resumed, began = moment(told.get("startTime")), _moment(record.started) if record.started else None
+    resumed, began = moment(told.get("startTime")), moment_of(record.started) if record.started else None
     failed = sum(map(_has_failed, pods))
     counted = told.get("failed") or 0
     fatal = end.get("type") == "Failed" and failed > 0
     return TrainingStatus(
         job=job["metadata"]["name"],
-        condition=_condition(end, pods, refusal, holding(job, pods, price)),
+        condition=condition,
+        why=why,
         started=min(filter(None, (resumed, began)), default=None),
         ended=moment(end.get("lastTransitionTime")) if end.get("type") != "Suspended" else None,
         wanted=job["spec"].get("parallelism") or 0,
@@ -117,25 +182,40 @@ def summarize(
         failed=failed if fatal else max(failed, counted),
         ended_for_it=max(0, counted - failed) if fatal else 0,
         resumed=resumed,
-        trained_seconds=record.trained_seconds(),
-        round=record.round,
-        figures=record.figures,
-        told={name: when for name, seconds in record.times.items() if (when := _moment(seconds))},
-        checkpoint=record.checkpoint,
+        record=record,
+        result=result,
+        waiting=waiting(pods) if runs else "",
         pods=tuple(_pod(pod, record, silent or {}) for pod in ordered),
         incidents=tuple(sorted([*happened, *ends_of_pods(pods)], key=lambda incident: incident.time)),
     )
 
 
-def _condition(end: dict[str, Any], pods: list[dict[str, Any]], refusal: str, holds: str) -> str:
-    if end:
-        why = ": ".join(filter(None, (end.get("reason"), end.get("message"))))
-        return f"{end['type']} ({why})" if why and end["type"] != "Complete" else end["type"]
-    if holds:
-        return f"Waiting ({holds})"
-    if any(pod["status"].get("phase") == "Running" for pod in pods):
-        return "Running"
-    return f"Waiting: {why_waiting(pods, refusal)}".replace("Waiting: waiting ", "Waiting ")
+def _condition(end: dict[str, Any], result: dict[str, Any], waits: str) -> tuple[str, str]:
+    """The training's condition, and why; `waits` is for what no pod of it trains."""
+    kind, why = end.get("type", ""), end.get("message") or end.get("reason") or "no reason given"
+    if kind == "Failed":
+        # The launcher knows more than Kubernetes; but where the time is up, the pods were merely asked to end.
+        late = end.get("reason") == "DeadlineExceeded"
+        return kind, "the time of job.maxHours is up" if late else str(result.get("message") or why)
+    if kind:
+        return kind, "" if kind == "Complete" else why
+    return ("Waiting", waits) if waits else ("Running", "")
+
+
+def _result(pods: list[dict[str, Any]]) -> dict[str, Any]:
+    """The last words of a pod that is done, else of one that failed for good, else of the latest."""
+    ended = [end for pod in pods for end in ends(pod)]
+    ended.sort(key=lambda end: end.get("finishedAt") or "", reverse=True)
+    ended.sort(key=lambda end: {EXIT_DONE: 0, EXIT_FATAL: 1}.get(end["exitCode"], 2))
+    return next(filter(None, map(words_of, ended)), {})
+
+
+def _of_done(pod: dict[str, Any]) -> Record | None:
+    """What a pod that found the run done says of it: it has written no record."""
+    for end in ends(pod):
+        if end["exitCode"] == EXIT_DONE and (words := words_of(end)) and (when := moment(end.get("finishedAt"))):
+            return read_record({**words, "updated": when.timestamp()})
+    return None
 
 
 def _pod(pod: dict[str, Any], record: Record, silent: Mapping[str, datetime]) -> PodState:
@@ -185,13 +265,14 @@ def ends_of_pods(pods: list[dict[str, Any]]) -> list[Incident]:
                 found.append(Incident(when, name, f"{condition.get('reason')}: {condition.get('message', '')}"))
         for ended in ends(pod):
             code, when = ended["exitCode"], moment(ended.get("finishedAt"))
-            words = record_of(ended).get("message") or ended.get("reason") or EXITS.get(code, ("", ""))[1]
+            words = words_of(ended).get("message") or ended.get("reason") or EXITS.get(code, ("", ""))[1]
             if when and code != EXIT_DONE:
                 found.append(Incident(when, name, f"ended with {code}: {words}"))
     return found
 
 
-def _moment(seconds: float) -> datetime | None:
+def moment_of(seconds: float) -> datetime | None:
+    """A time of the record, which may say anything."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):

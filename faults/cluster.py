@@ -10,9 +10,9 @@ from typing import Any
 from kubernetes import client
 
 from cli.cluster import JOB, as_json, connect, workers
-from cli.status import read
 from cli.target import Target
 from cli.training_status import TrainingStatus as Training
+from cli.training_status import read
 from faults.fault import Cannot, Expected, expect, until
 from faults.stack import Stack
 from infra.clouds import Proof, cloud_of
@@ -117,10 +117,10 @@ class Cluster:
 
         def trains() -> Training | None:
             found = self.training()
-            if found.condition.startswith("Failed"):
-                raise Expected(f"the training ended: {found.condition}")
+            if found.condition == "Failed":
+                raise Expected(f"the training ended: {found.why}")
             pods = sum(pod.state == "Running" for pod in found.pods)
-            self.say(f"step {found.figures.get('step', '-')}, round {found.round}, {counted(pods, 'pod')}")
+            self.say(f"step {found.figures.get('step', '-')}, round {found.record.round}, {counted(pods, 'pod')}")
             if found.figures.get("world_size") != count * self.config.workers.processes:
                 return None
             if not anew(found):
@@ -135,7 +135,7 @@ class Cluster:
 
     def train(self) -> list[dict[str, Any]]:
         """Wait for a checkpoint, and mark the fault; return the workers, by index."""
-        self.until(lambda: self.training().checkpoint, 600, "a first checkpoint")
+        self.until(lambda: self.training().record.checkpoint, 600, "a first checkpoint")
         self._before, self._workers, self._job = self.training(), self.worker_pods(), self.job()["metadata"]["uid"]
         self._leaving: list[str] = []
         self._what, self._clock = "", time.monotonic()
@@ -227,7 +227,7 @@ class Cluster:
 
         def saved() -> Training | None:
             found, step = self.training(), before.figures["step"]
-            return found if found.figures["step"] > (found.checkpoint or 0) > step else None
+            return found if found.figures["step"] > (found.record.checkpoint or 0) > step else None
 
         self.until(replaced, 600, "a new NFS server")
         away = time.monotonic() - clock
@@ -235,7 +235,7 @@ class Cluster:
         found = self.until(saved, PATIENCE, "a checkpoint on the served volume")
         return (
             f"the server was back after {away:.0f} s, a checkpoint was on it after {time.monotonic() - clock:.0f} s; "
-            f"round {before.round} became {found.round}"
+            f"round {before.record.round} became {found.record.round}"
         )
 
     def recovered(self) -> Any:
@@ -246,7 +246,7 @@ class Cluster:
             there = [pod["metadata"]["uid"] for pod in self.worker_pods()]
             return bool(there) and not set(self._leaving) & set(there)
 
-        found = self.steps_on(self.count, PATIENCE, lambda found: found.round != before.round)
+        found = self.steps_on(self.count, PATIENCE, lambda found: found.record.round != before.record.round)
         expect(gone(), "the pod that was to go is still there")
         job = self.job()
         expect(job["metadata"]["uid"] == self._job, f"the Job was replaced: {before.job} became {found.job}")
@@ -257,8 +257,9 @@ class Cluster:
             expect(not lost, f"{counted(len(lost), 'worker')} beside the broken ones were lost")
         return (
             f"{self._what}; {counted(self.count, 'worker')} made steps again after "
-            f"{time.monotonic() - clock:.0f} s, in round {found.round} (before: {before.round}), step "
-            f"{before.figures['step']} before, checkpoint {before.checkpoint}, step {found.figures['step']} after"
+            f"{time.monotonic() - clock:.0f} s, in round {found.record.round} (before: {before.record.round}), step "
+            f"{before.figures['step']} before, checkpoint {before.record.checkpoint}, step {found.figures['step']} "
+            "after"
         )
 
     def _breaks(self, pods: list[dict[str, Any]], what: str) -> None:

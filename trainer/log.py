@@ -1,9 +1,14 @@
-"""Log lines: logfmt (key=value with spaces between), one write each. cli/progress.py reads them."""
+"""Log lines for people: logfmt (key=value with spaces between), one write each."""
 
 import contextlib
 import os
 import sys
+import time
+from collections import deque
 from typing import Any, NoReturn, TextIO
+
+warned: deque[tuple[float, str]] = deque(maxlen=12)
+"""Time and text of this process' newest warnings."""
 
 
 def line(**fields: Any) -> str:
@@ -25,6 +30,13 @@ def say(text: str, stream: TextIO | None = None) -> None:
 
 def event(name: str, **fields: Any) -> None:
     say(line(event=name, **fields))
+
+
+def warn(name: str, stream: TextIO | None = None, **fields: Any) -> None:
+    """An event that whoever follows the training should know of: rank 0 has it in its record (train/metrics.py)."""
+    say(line(event=name, **fields), stream)
+    told = ", ".join(f"{key} {str(value).strip(chr(39))}" for key, value in fields.items())
+    warned.append((time.time(), f"{name.replace('_', ' ')}: {told}"))
 
 
 def leave(code: int) -> NoReturn:

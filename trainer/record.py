@@ -28,7 +28,7 @@ INCIDENTS = "TRAINYARD_INCIDENTS"
 """Environment: a launcher's own incidents, as JSON, for the workers of the next round."""
 INDEX = "JOB_COMPLETION_INDEX"
 """Environment: the worker's number, from Kubernetes."""
-WHOLE = ("step", "steps", "validation_step", "world_size", "round", "rank", "checkpoint")
+WHOLE = ("step", "steps", "validation_step", "world_size", "round", "rank", "checkpoint", "resumed")
 FRACTIONS = (
     *("loss", "validation_loss", "initial_validation_loss", "bits_per_byte", "f1", "exact_match"),
     *("tokens_per_second", "eta_seconds", "updated", "began", "started", "earlier_seconds"),
@@ -38,7 +38,7 @@ LARGEST = 1e15
 
 
 class Incident(NamedTuple):
-    """Why a round ended, or what else happened to it."""
+    """Why a round ended, or what else whoever follows the training should know of."""
 
     time: float
     """Seconds since 1970."""
@@ -67,6 +67,8 @@ class Record:
     """Figure -> when it was true; without those that the round has from its checkpoint."""
     checkpoint: int | None = None
     """Step of the newest one."""
+    resumed: int | None = None
+    """Step of the checkpoint from which the round went on; None: it began from scratch."""
     incidents: tuple[Incident, ...] = ()
     """Oldest first."""
     data: str = ""
@@ -99,6 +101,7 @@ def read(found: Any) -> Record | None:
         earlier_seconds=known.pop("earlier_seconds", 0.0),
         members=_ranks(found.get("members")),
         checkpoint=known.pop("checkpoint", None),
+        resumed=known.pop("resumed", None),
         figures=known,
         times={str(key): when for key, value in times.items() if (when := number(value)) is not None},
         incidents=tuple(filter(None, map(_incident, events[-KEPT:] if isinstance(events, list) else []))),

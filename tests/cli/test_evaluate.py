@@ -18,6 +18,7 @@ from cli.cluster import TrainingJob
 from cli.target import Target
 from review.recording import Recording
 from tests.infra.recorded import recorded
+from workloads.layout import VOLUME_ACCESS
 
 OPTIONS = ["--run", "/data/runs/small", "--step", "20", "--tasks", "hellaswag"]
 
@@ -28,9 +29,14 @@ def training(recording: Recording, namespace: str = "n") -> dict[str, Any]:
     return copy.deepcopy({**found.inputs, "status": {"active": 1}})
 
 
-@pytest.fixture
-def job(local_stack: Recording) -> dict[str, Any]:
-    return training(local_stack)
+def template(recording: Recording) -> dict[str, Any]:
+    """The stack's PodTemplate, likewise."""
+    return copy.deepcopy(recording.one("PodTemplate", VOLUME_ACCESS).inputs["template"])
+
+
+def made_of(stack: Recording, token: list[dict[str, Any]] | None = None, *more: str) -> dict[str, Any]:
+    worker = training(stack)["spec"]["template"]["spec"]
+    return evaluate.manifest(template(stack), worker, [*OPTIONS, *more], token or [])
 
 
 def pod_of(made: dict[str, Any]) -> dict[str, Any]:
@@ -38,9 +44,9 @@ def pod_of(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_job_has_a_workers_place_and_nothing_elastic() -> None:
-    job = training(recorded("gcp-a100"))
-    made = evaluate.manifest(job, OPTIONS, [])
-    spec, theirs = pod_of(made), job["spec"]["template"]["spec"]
+    stack = recorded("gcp-a100")
+    made = made_of(stack)
+    spec, theirs = pod_of(made), pod_of(training(stack))
     (container,), (worker,) = spec["containers"], theirs["containers"]
     for name in ("nodeSelector", "tolerations", "securityContext"):
         assert spec[name] == theirs[name]
@@ -60,21 +66,24 @@ def test_the_job_has_a_workers_place_and_nothing_elastic() -> None:
     assert "activeDeadlineSeconds" not in made["spec"], "it would count while the Job waits for a node"
     assert spec["activeDeadlineSeconds"] == 24 * 3600
     assert made["spec"]["ttlSecondsAfterFinished"] <= 600
-    assert made["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"] == "dataset"
+    labels = made["spec"]["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/component"] == "dataset"
+    assert labels["app.kubernetes.io/managed-by"] != "pulumi", "it is not the dataset Job, whose token it has"
 
 
-def test_only_the_hubs_token_goes_with_it(job: dict[str, Any]) -> None:
+def test_only_the_hubs_token_goes_with_it(local_stack: Recording) -> None:
     """It is the dataset Job's: a trainer has none."""
+    job = training(local_stack)
     worker, reference = pod_of(job)["containers"][0], {"secretKeyRef": {"name": "tokens-1a2b3c", "key": "HF_TOKEN"}}
     worker["envFrom"] = [{"secretRef": {"name": "compile-key-4d5e6f"}}]
     worker["env"].append({"name": "WANDB_API_KEY", "valueFrom": {"secretKeyRef": {"key": "WANDB_API_KEY"}}})
     token = {"name": "HF_TOKEN", "valueFrom": reference}
     dataset = {"spec": {"template": {"spec": {"containers": [{"env": [{"name": "HOME", "value": "/tmp"}, token]}]}}}}
     for jobs, wanted in (([], []), ([{**dataset}], [token]), ([dataset, dataset], [token])):
-        api: Any = Api(job, 0, "")
+        api: Any = Api(local_stack, 0, "")
         api.jobs = jobs
         found = evaluate.hub_token(TrainingJob(api, api, "n", "train-small"))
-        (container,) = pod_of(evaluate.manifest(job, OPTIONS, found))["containers"]
+        (container,) = pod_of(evaluate.manifest(template(local_stack), pod_of(job), OPTIONS, found))["containers"]
         assert [each for each in container["env"] if "valueFrom" in each] == wanted
         assert "envFrom" not in container
 
@@ -90,16 +99,17 @@ def test_the_processes_of_a_worker_share_the_examples() -> None:
     assert told.training_script_args == OPTIONS
 
 
-def test_another_evaluation_has_another_name(job: dict[str, Any]) -> None:
-    names = {evaluate.manifest(job, [*OPTIONS, *more], [])["metadata"]["name"] for more in ([], [], ["--limit", "3"])}
+def test_another_evaluation_has_another_name(local_stack: Recording) -> None:
+    names = {made_of(local_stack, None, *more)["metadata"]["name"] for more in ([], [], ["--limit", "3"])}
     assert len(names) == 2
 
 
 class Api:
     """Both API groups: the training Job and at most one evaluation Job, whose pod logs `log` and exits with `code`."""
 
-    def __init__(self, job: dict[str, Any], code: int, log: str, last: str = "") -> None:
-        self.job, self.code, self.log, self.last = job, code, log, last
+    def __init__(self, stack: Recording, code: int, log: str, last: str = "") -> None:
+        self.job, self.template = training(stack), template(stack)
+        self.code, self.log, self.last = code, log, last
         self.made: dict[str, Any] | None = None
         self.calls: list[str] = []
         self.jobs: list[dict[str, Any]] = []
@@ -139,6 +149,9 @@ class Api:
             status = {"phase": phase, "containerStatuses": [{"state": {"terminated": ended}}]}
         return SimpleNamespace(data=json.dumps({"items": [{"metadata": {"name": "pod"}, "status": status}]}))
 
+    def read_namespaced_pod_template(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(data=json.dumps({"template": self.template}))
+
     def read_namespaced_pod_log(self, *_: Any, **__: Any) -> Any:
         lines = enumerate(self.log.splitlines())
         log = [f"2026-11-22T12:00:{number:02}.000000000Z {line}\n".encode() for number, line in lines]
@@ -146,17 +159,17 @@ class Api:
 
 
 @pytest.fixture
-def cluster(job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+def cluster(local_stack: Recording, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A stack whose API answers from Api: cluster(code, log, last words)."""
 
     def build(code: int = 0, log: str = "", last: str = "") -> Api:
-        api: Any = Api(job, code, log, last)
+        api: Any = Api(local_stack, code, log, last)
         target = Target("c", "n", "train-small", None, {}, "/data/runs/small")
         monkeypatch.setattr(evaluate, "target_of", lambda *_: target)
         monkeypatch.setattr(evaluate, "volume_pod", lambda *_: nullcontext((None, None)))
         monkeypatch.setattr(evaluate, "trained", lambda *_: SimpleNamespace(checkpoints=(10, 20)))
         monkeypatch.setattr(TrainingJob, "of", lambda *_: TrainingJob(api, api, "n", "train-small"))
-        monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.05)
+        monkeypatch.setattr(evaluate, "POLL_SECONDS", 0.05)
         return api
 
     return build
@@ -169,8 +182,8 @@ def test_progress_and_table_are_shown(cluster: Any, capsys: pytest.CaptureFixtur
     assert shown == [
         "The training runs: the evaluation waits until a node has room for it, or the training has ended.",
         "waiting for a node: Insufficient nvidia.com/gpu; lower workers.gpus or workers.count, or take other nodes",
-        "the pods start Python and load the model",
         "Running loglikelihood requests: 50%",
+        "",
         "task  value",
         "hellaswag  0.3",
         "In /data/runs/small/evaluations; `trainyard fetch --stack local` downloads it with the report.",

@@ -1,32 +1,27 @@
-"""The progress line and the end of a training, as a person sees them."""
+"""`trainyard follow`: what it says of a training as it goes on, and at its end."""
 
 from __future__ import annotations
 
 import io
-import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kubernetes.client.exceptions import ApiException
 from rich.console import Console
 
+from cli import follow
 from cli.cluster import TrainingJob, why_waiting
-from cli.follow import JobWatch, Outcome, outcome, report
-from cli.progress import Bar, Board, parse_logfmt, time_to_go
+from cli.follow import Board, report, watch
+from cli.progress import Bar, time_to_go
 from cli.target import Target
+from cli.training_status import TrainingStatus, summarize
+from tests.cli.test_status import TARGET, content, job, pod, seconds
 from trainer import record
-from trainer.record import Record
 
 
-def record_line(step: int = 20, steps: int = 200, **changes: Any) -> str:
-    """The record's line at a log step."""
-    told = {"state": "training", "step": step, "steps": steps, "loss": 7.1234, "tokens_per_second": 1234.5}
-    told |= {"eta_seconds": 80, "world_size": 2, "updated": 1000.0 + step, "times": {"loss": 1000.0 + step}}
-    return record.line(told | changes)
-
-
-STEP = record_line()
+def a_look(pods: list[dict[str, Any]] | None = None, **changes: Any) -> TrainingStatus:
+    """What is seen of a training whose record says this."""
+    return summarize(job(), [pod(0)] if pods is None else pods, record.read(content(**changes)))
 
 
 def plain() -> tuple[Console, io.StringIO]:
@@ -34,44 +29,62 @@ def plain() -> tuple[Console, io.StringIO]:
     return Console(file=text, width=200), text
 
 
-def pod(exit_code: int | None = None, message: str = "", **status: Any) -> dict[str, Any]:
-    if exit_code is not None:
-        status["containerStatuses"] = [{"state": {"terminated": {"exitCode": exit_code, "message": message}}}]
-    return {"metadata": {"name": "train-0"}, "status": status}
-
-
-def job(kind: str, message: str = "") -> dict[str, Any]:
-    return {"status": {"conditions": [{"type": kind, "status": "True", "message": message}]}}
+def said(*looks: TrainingStatus) -> list[str]:
+    """The lines that a log gets, but for steps."""
+    console, text = plain()
+    with Board(console) as board:
+        for each in looks:
+            board.show(each)
+    return [line for line in text.getvalue().splitlines() if not line.startswith("step ")]
 
 
 def test_a_step_becomes_one_line_with_loss_speed_and_time_to_go() -> None:
     console, text = plain()
     with Board(console) as board:
-        board.line("train-0", record_line(validation_loss=8.5, bits_per_byte=3.25))
+        board.show(a_look(validation_loss=8.5, bits_per_byte=3.25))
     assert (
-        text.getvalue() == "step 20/200  loss 7.123  validation 8.500 (3.250 bits/byte)  1,234 tokens/s  1:20 to go\n"
+        text.getvalue().splitlines()[-1]
+        == "step 120/500  loss 3.210  validation 8.500 (3.250 bits/byte)  1,234 tokens/s  1:20 to go"
     )
 
 
 def test_questions_and_their_end_show_f1() -> None:
     console, text = plain()
     with Board(console) as board:
-        board.line("train-0", record_line(validation_loss=1.5, exact_match=83.96, f1=90.87))
+        board.show(a_look(validation_loss=1.5, exact_match=83.96, f1=90.87))
     done = {"initial_validation_loss": 5.9, "validation_loss": 1.5, "step": 200, "exact_match": 83.96, "f1": 90.87}
-    report(console, Target("c", "n", "j", None, {}), Outcome(succeeded=True, result=done), "gcp-c3", False)
-    assert "loss 7.123  validation 1.500 (F1 90.9)  1,234 tokens/s" in text.getvalue()
+    report(console, TARGET, TrainingStatus("j", "Complete", result=done), "gcp-c3", False)
+    assert "loss 3.210  validation 1.500 (F1 90.9)  1,234 tokens/s" in text.getvalue()
     assert "Validation loss 5.90 -> 1.50, F1 90.9, exact match 84.0 in 200 steps" in text.getvalue()
 
 
-def test_events_and_errors_are_shown_raw_and_noise_is_not() -> None:
-    console, text = plain()
-    board = Board(console, raw=True)
-    board.line("train-1", "event=round round=1 world_size=2 rank=0")
-    board.line("train-1", "some library says hello")
-    board.line("train-1", "RuntimeError: no memory")
-    assert text.getvalue().splitlines() == [
-        "train-1: event=round round=1 world_size=2 rank=0",
-        "train-1: RuntimeError: no memory",
+def test_rounds_their_ends_and_checkpoints_are_told_once_and_by_the_record() -> None:
+    lost = {"time": seconds("12:20:00"), "worker": "1", "cause": "round 3 ended: a process was lost (SIGKILL)"}
+    gone = {"time": seconds("12:20:01"), "worker": "", "cause": "round 4 begins without worker 2"}
+    looks = [
+        a_look(world_size=3),
+        a_look(round=4, world_size=2, resumed=100, checkpoint=150, incidents=[lost, gone]),
+        a_look(round=4, world_size=2, resumed=100, checkpoint=200, incidents=[lost, gone]),
+    ]
+    assert said(*(each for each in looks for _ in range(2))) == [
+        "round 3 begins with 3 processes",
+        "worker 1: round 3 ended: a process was lost (SIGKILL)",
+        "round 4 begins without worker 2",
+        "round 4 begins with 2 processes, resuming from step 100",
+        "checkpoint of step 150 saved",
+        "checkpoint of step 200 saved",
+    ]
+
+
+def test_how_a_pod_ended_and_which_worker_waits_is_told_once() -> None:
+    killed = pod(1, "Failed", {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-11-21T12:25:00Z"})
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu"}
+    waits = pod(1, "Pending", name="later", conditions=[condition], containerStatuses=None)
+    looks = [a_look([pod(0), pod(1)]), a_look([pod(0), killed]), a_look([pod(0), killed]), a_look([pod(0), waits])]
+    assert said(*looks, looks[-1]) == [
+        "round 3 begins with 2 processes",
+        "train-small-1-1-abcde: ended with 137: OOMKilled",
+        "1 worker waits for a node: 0/1 nodes: Insufficient cpu; lower workers.cpu or workers.count",
     ]
 
 
@@ -84,11 +97,15 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("cli.progress.time", clock)
+    for module in ("follow", "progress"):
+        monkeypatch.setattr(f"cli.{module}.time", clock)
     return clock
 
 
@@ -97,32 +114,31 @@ def test_a_log_hears_within_15_s_what_a_silent_training_does(clock: Clock) -> No
     board = Board(console)
     told: list[tuple[float, str]] = []
 
-    def pass_by(seconds: int, waiting: str = "") -> None:
+    def pass_by(seconds: int, found: TrainingStatus) -> None:
         for _ in range(seconds):
             before = len(text.getvalue())
-            board.look(waiting)
+            board.show(found)
             told.extend((clock.now - 100, line) for line in text.getvalue()[before:].splitlines())
             clock.now += 1
 
-    pass_by(20, "waiting for a node: none has a GPU")
-    pass_by(20)
-    board.line("pod 0", "event=compile compile=true reason=gain")
-    pass_by(40)
-    board.line("pod 0", "event=compiled seconds=38")
-    pass_by(3)
-    board.line("pod 0", STEP)
-    pass_by(32)
+    pass_by(20, TrainingStatus("j", "Waiting", "waiting for a node: none has a GPU"))
+    pass_by(20, TrainingStatus("j", "Running"))
+    pass_by(40, a_look(state="compiling", loss=None))
+    pass_by(3, a_look(state="training", loss=None))
+    pass_by(32, a_look())
     assert told == [
         (0, "waiting for a node: none has a GPU"),
         (15, "… waiting for a node: none has a GPU (15 s)"),
         (20, "the pods start Python and load the model"),
         (35, "… the pods start Python and load the model (15 s)"),
+        (40, "round 3 begins with 2 processes"),
         (40, "compiling the model; the first time takes a minute or more"),
         (55, "… compiling the model; the first time takes a minute or more (15 s)"),
         (70, "… compiling the model; the first time takes a minute or more (30 s)"),
         (80, "the first evaluation and the first steps"),
-        (98, "… step 20/200 is the newest (15 s)"),
-        (113, "… step 20/200 is the newest (30 s)"),
+        (83, "step 120/500  loss 3.210  1,234 tokens/s  1:20 to go"),
+        (98, "… step 120/500 is the newest (15 s)"),
+        (113, "… step 120/500 is the newest (30 s)"),
     ]
 
 
@@ -130,22 +146,18 @@ def test_a_log_gets_a_step_every_15_s_and_the_last(clock: Clock) -> None:
     console, text = plain()
     board = Board(console)
     for step in range(1, 41):
-        board.line("pod 0", record_line(step, 40))
-        board.look("")
+        board.show(a_look(step=step, steps=40, times={"loss": clock.now}))
         clock.now += 1
-    assert [line.split()[1] for line in text.getvalue().splitlines()] == ["1/40", "16/40", "31/40", "40/40"]
+    steps = [line.split()[1] for line in text.getvalue().splitlines() if line.startswith("step ")]
+    assert steps == ["1/40", "16/40", "31/40", "40/40"]
 
 
-def test_a_line_of_a_log_is_not_wrapped() -> None:
+def test_a_line_of_a_log_is_not_wrapped_and_a_terminal_shows_brackets_of_what_kubernetes_says() -> None:
     text = io.StringIO()
-    Board(Console(file=text, width=80)).line("pod 0", f"event=advice text={'x' * 200}")
+    Board(Console(file=text, width=80)).print("x" * 200)
     assert len(text.getvalue().splitlines()) == 1
-
-
-def test_a_terminal_shows_brackets_of_what_kubernetes_says() -> None:
-    text = io.StringIO()
     with Board(Console(file=text, force_terminal=True, width=120)) as board:
-        board.look("ErrImagePull: not in [/etc/certs.d]")
+        board.wait("ErrImagePull: not in [/etc/certs.d]")
     assert "not in [/etc/certs.d]" in text.getvalue()
 
 
@@ -160,141 +172,44 @@ def test_a_transfer_says_every_15_s_in_a_log_how_far_it_is(clock: Clock) -> None
     assert told == ["… 2 files: 32.0 MB of 80.0 MB", "… 2 files: 62.0 MB of 80.0 MB"]
 
 
-@pytest.mark.parametrize("line", ["", "plain words", 'unclosed "quote', "a=1 b"])
-def test_lines_of_others_are_not_mistaken_for_metrics(line: str) -> None:
-    assert parse_logfmt(line) == {}
-
-
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (80, "1:20"), (3725, "1:02:05")])
 def test_time_to_go(seconds: float, text: str) -> None:
     assert time_to_go(seconds) == text
 
 
-def test_the_job_runs_until_a_condition_says_otherwise() -> None:
-    assert outcome({"status": {}}, []) is None
-    assert outcome({"status": {"conditions": [{"type": "Complete", "status": "False"}]}}, []) is None
-
-
-def test_a_complete_job_carries_the_record_of_the_pod_that_finished() -> None:
-    record = {"step": 200, "validation_loss": 5.5}
-    pods = [pod(143, "terminated"), pod(0, json.dumps(record))]
-    assert outcome(job("Complete"), pods) == Outcome(succeeded=True, result=record)
-
-
-def test_a_failed_job_says_why_in_the_trainers_words_before_kubernetes() -> None:
-    cause = json.dumps({"state": "failed", "message": "the loss is NaN at step 12"})
-    assert outcome(job("Failed", "PodFailurePolicy"), [pod(42, cause)]) == Outcome(
-        succeeded=False, message="the loss is NaN at step 12", result={}
-    )
-    failed = outcome(job("Failed", "Job was active longer than deadline"), [])
-    assert failed is not None
-    assert failed.message == "Job was active longer than deadline"
-
-
-def test_what_no_retry_helps_is_the_reason_before_what_was_tried_again() -> None:
-    """A pod that asked for a restart stays in the list."""
-
-    def ended(code: int, message: str, at: str) -> dict[str, Any]:
-        terminated = {"exitCode": code, "message": json.dumps({"message": message}), "finishedAt": at}
-        return {"status": {"containerStatuses": [{"state": {"terminated": terminated}}]}}
-
-    lost, older = ended(75, "a peer is lost", "2026-11-22T10:00:00Z"), ended(1, "no memory", "2026-11-22T09:00:00Z")
-    nan = ended(42, "the loss is NaN", "2026-11-22T09:30:00Z")
-    for pods, reason in (([lost, nan, older], "the loss is NaN"), ([older, lost], "a peer is lost")):
-        found = outcome(job("Failed"), pods)
-        assert found is not None
-        assert found.message == reason
-
-
-class Api:
-    """Stands in for both API groups: each look takes the next (Job, pods), each request for a log the next log."""
-
-    def __init__(self, looks: list[tuple[dict[str, Any], list[dict[str, Any]]]], logs: list[list[bytes] | Exception]):
-        self.looks, self.logs = looks, logs
-
-    def read_namespaced_job(self, *_: Any, **__: Any) -> Any:
-        return SimpleNamespace(data=json.dumps(self.looks[0][0]))
-
-    def list_namespaced_pod(self, *_: Any, **__: Any) -> Any:
-        return SimpleNamespace(data=json.dumps({"items": self.looks.pop(0)[1]}))
-
-    def read_namespaced_pod_log(self, *_: Any, **__: Any) -> Any:
-        log = self.logs.pop(0) if self.logs else []
-        if isinstance(log, Exception):
-            raise log
-        return SimpleNamespace(stream=lambda **_: log)
-
-
-def test_a_log_stream_that_breaks_is_taken_up_again_without_a_line_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.1)
-    first, second, third = (b"2026-01-01T00:00:0%d.000000000Z line %d\n" % (number, number) for number in (1, 2, 3))
-    running, ended = pod(phase="Running"), pod(exit_code=0, message='{"step": 3}', phase="Succeeded")
-    looks = [({"status": {}}, [running])] * 3 + [(job("Complete"), [ended])]
-    api: Any = Api(looks, [[first, second], [first, second], [first, second, third]])
-    seen: list[str] = []
-    observer: Any = SimpleNamespace(
-        record=Record(), look=lambda waiting: None, line=lambda pod, line: seen.append(line)
-    )
-    assert JobWatch(TrainingJob(api, api, "n", "j")).follow(observer) == Outcome(succeeded=True, result={"step": 3})
-    assert seen == ["line 1", "line 2", "line 3"]
-
-
-@pytest.mark.parametrize("ends_at", [1, 3], ids=["with the Job", "before the Job"])
-def test_a_log_of_an_ended_pod_that_cannot_be_read_is_read_later(ends_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.1)
-    ended = pod(exit_code=0, message='{"step": 3}', phase="Succeeded")
-    looks = [({"status": {}}, [ended])] * (ends_at - 1) + [(job("Complete"), [ended])]
-    api: Any = Api(looks, [ApiException(status=502), [b"2026-01-01T00:00:01.000000000Z line 1\n"]])
-    seen: list[str] = []
-    observer: Any = SimpleNamespace(
-        record=Record(), look=lambda waiting: None, line=lambda pod, line: seen.append(line)
-    )
-    JobWatch(TrainingJob(api, api, "n", "j")).follow(observer)
-    assert seen == ["line 1"]
-    assert not api.logs
-
-
 def test_waiting_says_for_what() -> None:
     image = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}
-    assert why_waiting([pod(containerStatuses=[image])]) == "ImagePullBackOff: not found"
-    condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu"}
-    said = "waiting for a node: 0/1 nodes: Insufficient cpu; lower workers.cpu or workers.count"
-    assert why_waiting([pod(conditions=[condition])]) == said
+    assert why_waiting([pod(0, "Pending", containerStatuses=[image])]) == "ImagePullBackOff: not found"
     assert why_waiting([]) == "waiting for the Job controller"
     assert why_waiting([], "exceeded quota: gpus") == "the cluster refuses the pods: exceeded quota: gpus"
 
 
-def test_a_worker_that_waits_while_others_train_is_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By no log line: it has no log."""
-    monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.05)
-    condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu"}
-    pods = [pod(phase="Running"), {**pod(phase="Pending", conditions=[condition]), "metadata": {"name": "train-1"}}]
-    answers = [({"status": {}}, pods)] * 3 + [(job("Complete"), [pod(exit_code=0, phase="Succeeded")])]
-    api: Any = Api(answers, [])
-    told: list[str] = []
-    observer: Any = SimpleNamespace(
-        record=Record(), look=lambda _: None, line=lambda pod, line: None, print=lambda text, style: told.append(text)
-    )
-    JobWatch(TrainingJob(api, api, "n", "j")).follow(observer)
-    assert told == ["1 worker waits for a node: 0/1 nodes: Insufficient cpu; lower workers.cpu or workers.count"]
+def test_between_two_looks_a_log_is_read_from_the_former_on(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of rank 0's log would be megabytes at each look."""
+    asked: list[Any] = []
+    answers = [a_look(step=1), a_look(step=2), TrainingStatus("j", "Complete")]
+
+    def look(job: Any, target: Any, known: record.Record, seconds: int | None, price: Any) -> TrainingStatus:
+        asked.append((known.figures.get("step"), seconds))
+        return answers.pop(0)
+
+    monkeypatch.setattr(follow, "look", look)
+    api: Any = None
+    assert watch(TrainingJob(api, api, "n", "j"), TARGET, Board(plain()[0])).condition == "Complete"
+    assert asked == [(None, None), (1, 12), (2, 12)]
 
 
-def test_a_quota_or_a_policy_that_refuses_the_pods_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pod exists that could say it: the Job controller gives the reason in an event of the Job."""
-    monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.05)
+def test_the_end_of_a_log_is_what_was_written_since() -> None:
+    asked: list[Any] = []
 
-    class Refusing(Api):
-        def list_namespaced_event(self, *_: Any, field_selector: str, **__: Any) -> Any:
-            assert field_selector == "involvedObject.kind=Job,involvedObject.name=j,reason=FailedCreate"
-            told = [("2026-01-01T00:00:02Z", "unable to validate\n against any SCC"), ("2026-01-01T00:00:01Z", "old")]
-            events = [{"lastTimestamp": when, "message": message} for when, message in told]
-            return SimpleNamespace(data=json.dumps({"items": events}))
+    def read_namespaced_pod_log(*_: Any, **options: Any) -> Any:
+        asked.append({key: value for key, value in options.items() if not key.startswith("_")})
+        return SimpleNamespace(data=record.line(content()).encode())
 
-    api: Any = Refusing([({"status": {}}, []), (job("Complete"), [pod(exit_code=0, phase="Succeeded")])], [])
-    waited: list[str] = []
-    observer: Any = SimpleNamespace(record=Record(), look=waited.append, line=lambda pod, line: None)
-    JobWatch(TrainingJob(api, api, "n", "j")).follow(observer)
-    assert waited[0] == "the cluster refuses the pods: unable to validate against any SCC"
+    api: Any = SimpleNamespace(read_namespaced_pod_log=read_namespaced_pod_log)
+    for since in (None, 12):
+        assert TrainingJob(api, api, "n", "j").records([pod(0)], since)
+    assert asked == [{"tail_lines": 1000}, {"since_seconds": 12}]
 
 
 DONE = {
@@ -309,7 +224,7 @@ COMMANDS = {"sampleCommand": "kubectl exec x", "logsCommand": "kubectl logs x", 
 
 def ended(local: bool, stack: str, folder: str | None) -> str:
     console, text = plain()
-    report(console, Target("c", "n", "j", folder, COMMANDS), Outcome(succeeded=True, result=DONE), stack, local)
+    report(console, Target("c", "n", "j", folder, COMMANDS), TrainingStatus("j", "Complete", result=DONE), stack, local)
     return text.getvalue()
 
 
@@ -348,13 +263,8 @@ def test_a_model_that_this_machine_does_not_see_is_fetched_and_make_up_is_for_th
 def test_a_failure_shows_its_reason_and_how_to_try_again() -> None:
     console = Console(file=io.StringIO(), width=100, record=True)
     commands = {"logsCommand": "kubectl logs", "resumeCommand": "trainyard resume --stack s"}
-    report(
-        console,
-        Target("c", "n", "job", None, commands),
-        Outcome(succeeded=False, message="loss is nan at step 3"),
-        "s",
-        True,
-    )
+    failed = TrainingStatus("j", "Failed", "loss is nan at step 3")
+    report(console, Target("c", "n", "job", None, commands), failed, "s", True)
     shown = console.export_text()
     assert in_order(
         shown, "The training failed: loss is nan at step 3", "local env", "kubectl logs", "trainyard resume --stack s"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import time
 import tracemalloc
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -18,15 +17,16 @@ from rich.console import Console
 
 from cli import CommandError, doctor, logs
 from cli.__main__ import main
-from cli.follow import JobWatch, Outcome, outcome, report
-from cli.progress import LONGEST, Bar, Board
-from cli.status import screen, status_file
+from cli.follow import Board, report
+from cli.progress import Bar
+from cli.status import screen
 from cli.target import Target
-from cli.training_status import summarize
+from cli.training_status import TrainingStatus, status_file, summarize
 from infra.finding import ok, problem
 from prove.engine import Result
 from prove.report import Screen
-from tests.cli.test_status import STEP, TARGET, job, pod, told
+from tests.cli.test_status import TARGET, job, pod, told
+from trainer.record import of_line
 
 HOSTILE = {
     "OSC 52 writes the clipboard": "\x1b]52;c;cm0gLXJmIC8=\x07",
@@ -68,16 +68,15 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_log_lines_events_and_reasons_to_wait_in_follow(text: str, terminal: bool) -> None:
-    for act in (
-        lambda board: board.line("pod 0", f"RuntimeError: {text}"),
-        lambda board: board.line("pod 0", f"event=checkpoint_failed reason='{text}'"),
-        lambda board: board.line(text, f"event=else reason='{text}'"),
-        lambda board: board.look(f"ErrImagePull: {text}"),
+def test_incidents_and_reasons_to_wait_in_follow(text: str, terminal: bool) -> None:
+    happened = {"time": 1.0, "worker": text, "cause": text}
+    for found in (
+        summarize(job(), [pod(0)], told(incidents=[happened])),
+        TrainingStatus("j", "Waiting", f"ErrImagePull: {text}"),
     ):
         shown = io.StringIO()
         with Board(Console(file=shown, width=300, force_terminal=terminal, color_system=None)) as board:
-            act(board)
+            board.show(found)
         assert clean(shown.getvalue(), terminal), repr(shown.getvalue())
 
 
@@ -85,11 +84,9 @@ def test_the_end_of_a_training(text: str) -> None:
     message = json.dumps({"message": text, "step": 1, "sample": text, "checkpoint": text})
     for code, kind in ((0, "Complete"), (42, "Failed")):
         shown = io.StringIO()
-        ended = outcome(
-            job([{"type": kind, "status": "True"}]), [pod(0, "Failed", {"exitCode": code, "message": message})]
-        )
-        assert ended is not None
-        report(Console(file=shown, width=200), Target("c", "n", "j", None, {}), ended, "s", False)
+        ended = pod(0, "Failed", {"exitCode": code, "message": message})
+        found = summarize(job([{"type": kind, "status": "True"}]), [ended])
+        report(Console(file=shown, width=200), Target("c", "n", "j", None, {}), found, "s", False)
         assert clean(shown.getvalue()), repr(shown.getvalue())
 
 
@@ -124,27 +121,28 @@ def test_a_log_that_is_printed_as_it_comes(
     assert shown.endswith("\nnächste\n")
 
 
-def test_a_line_without_an_end_is_cut_and_hides_none_after_it() -> None:
+def test_a_line_without_an_end_is_printed_in_pieces_and_hides_none_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     most: list[int] = []
 
     def log() -> Iterator[bytes]:
         yield b"2026-01-01T00:00:01.000000000Z long "
-        for _ in range(200):
+        for _ in range(50):
             yield b"z" * (1 << 16)
             most.append(tracemalloc.get_traced_memory()[0])
         yield b"\n2026-01-01T00:00:02.000000000Z short\n"
 
-    core = SimpleNamespace(read_namespaced_pod_log=lambda *_, **__: SimpleNamespace(stream=lambda **_: log()))
-    watch = JobWatch(SimpleNamespace(core=core, namespace="n"))  # pyrefly: ignore[bad-argument-type]
-    tracemalloc.start()
-    watch._read_log("pod", "pod", has_ended=True)
-    tracemalloc.stop()
+    core: Any = SimpleNamespace(read_namespaced_pod_log=lambda *_, **__: SimpleNamespace(stream=lambda **_: log()))
     seen: list[str] = []
-    watch._drain(SimpleNamespace(line=lambda _, line: seen.append(line)), 0.1)  # pyrefly: ignore[bad-argument-type]
-    assert len(most) == 200
+    monkeypatch.setattr("builtins.print", lambda text, **_: seen.append(text[-10:]))
+    tracemalloc.start()
+    newest = logs.print_after("", logs.TrainingJob(core, core, "n", "j"), "pod")
+    tracemalloc.stop()
+    assert len(most) == 50
     assert max(most) - most[0] < 4 << 20
-    assert [line[:5] for line in seen] == ["long ", "short"]
-    assert len(seen[0]) <= LONGEST
+    assert seen[-1] == "short\n"
+    assert len(seen) == 52
+    assert logs.print_after(newest, logs.TrainingJob(core, core, "n", "j"), "pod") == newest
+    assert len(seen) == 52, "what was printed is not printed again"
 
 
 def test_errors_of_every_command(
@@ -195,23 +193,17 @@ LINES = {
     "lists": 'record {"step":[1],"steps":[2],"loss":[3],"round":[],"members":[],"incidents":5}',
     "negative": 'record {"step":-1,"steps":-5,"loss":-1,"tokens_per_second":-1,"eta_seconds":-1}',
     "half of a record": 'record {"step":1,"ste',
-    "digits of other scripts": "event=round round=² rank=³",
-    "a checkpoint without a step": "event=checkpoint",
-    "a checkpoint of text": "event=checkpoint step=newest",
-    "members that are none": "event=new_round lost_members=many",
-    "a megabyte": "step=1 " + "x" * 1_000_000,
     "a record of a megabyte": "record {" + "x" * 1_000_000,
 }
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_a_line_that_is_no_record_is_text(line: str) -> None:
+def test_a_line_that_is_no_record_or_an_odd_one_ends_no_command(line: str) -> None:
     shown = io.StringIO()
-    board, began = Board(Console(file=shown, width=200)), time.monotonic()
-    board.line("pod 0", line)
-    board.line("pod 0", STEP)
+    board = Board(Console(file=shown, width=200))
+    for found in (of_line(line), told()):
+        board.show(summarize(job(), [pod(0)], found))
     assert "step 120/500  loss 3.210" in shown.getvalue()
-    assert time.monotonic() - began < 2
 
 
 @pytest.mark.parametrize(
@@ -234,8 +226,7 @@ def test_a_status_json_or_a_last_message_of_any_kind(record: str, tmp_path: Path
     ended = {"exitCode": 0, "finishedAt": "2026-11-21T12:22:30Z", "message": record}
     found = summarize(job(), [pod(0, "Succeeded", ended)], status_file(target))
     Console(file=shown, width=200).print(screen(found, target, datetime(2026, 11, 21, 12, 30, tzinfo=UTC)))
-    over = outcome(job([{"type": "Complete", "status": "True"}]), [pod(0, "Succeeded", ended)])
-    assert isinstance(over, Outcome)
+    over = summarize(job([{"type": "Complete", "status": "True"}]), [pod(0, "Succeeded", ended)])
     report(Console(file=shown, width=200), target, over, "s", False)
     assert "train-small-1-0-abcde" in shown.getvalue()
 

@@ -15,13 +15,12 @@ from rich.console import Console
 from cli import CommandError
 from cli.__main__ import main
 from cli.cluster import TrainingJob
-from cli.follow import JobWatch, Outcome, report
+from cli.follow import Board, report, watch
 from cli.status import screen
 from cli.target import Target
-from cli.training_status import summarize
+from cli.training_status import TrainingStatus, summarize
 from tests.cli.test_status import NOW, TARGET, job, pod, told
 from trainer import record
-from trainer.record import Record
 
 
 def shown(found: Any) -> str:
@@ -133,31 +132,28 @@ class Api(Nodes):
         return SimpleNamespace(data=json.dumps({"items": [{"metadata": each} for each in (*made, old)]}))
 
     def read_namespaced_pod_log(self, *_: Any, **__: Any) -> Any:
-        return SimpleNamespace(stream=lambda **_: [])
+        return SimpleNamespace(data=b"")
 
 
-RUNS, DONE = {"status": {}}, {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+RUNS, DONE = job(), job([{"type": "Complete", "status": "True"}])
 
 
-def followed(api: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], Any]:
+def followed(api: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], str]:
     """What the user is told, and how it ended."""
     monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.01)
-    told: list[str] = []
-    board: Any = SimpleNamespace(
-        record=Record(), look=told.append, line=lambda *_: None, print=lambda text, style=None: told.append(text)
-    )
-    watch = JobWatch(TrainingJob(api, api, "n", "j"), replaced=TrainingJob.successor)
+    text = io.StringIO()
     try:
-        return told, watch.follow(board)
+        end = watch(TrainingJob(api, api, "n", "j"), TARGET, Board(Console(file=text))).condition
     except CommandError as error:
-        return told, str(error)
+        end = str(error)
+    return text.getvalue().splitlines(), end
 
 
 def test_follow_goes_on_with_the_job_that_replaces_the_one_it_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, names in (("j2", ["j", "j", "j2"]), ("j", ["j", "j", "j", "j"])):
         api: Any = Api([RUNS, None, *([None] if there == "j" else []), DONE], there)
         told, end = followed(api, monkeypatch)
-        assert end == Outcome(succeeded=True)
+        assert end == "Complete"
         assert api.read == names
         assert ("Job j was replaced; following j2" in told) == (there == "j2")
 
@@ -174,18 +170,17 @@ def test_the_command_follows_the_job_that_takes_the_others_place(
 
 
 def test_a_job_that_never_was_or_never_comes_back_ends_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert str(followed(Api([None]), monkeypatch)[1]).startswith("Job n/j is gone")
+    assert followed(Api([None]), monkeypatch)[1].startswith("Job n/j is gone")
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
     monkeypatch.setattr("cli.follow.time", clock)
     monkeypatch.setattr("cli.follow.SUCCESSOR_SECONDS", 0.05)
     told, end = followed(Api([RUNS, *[None] * 100]), monkeypatch)
-    assert str(end).startswith("Job n/j is gone")
+    assert end.startswith("Job n/j is gone")
     assert "Job j is gone; waiting for the one that `pulumi up` makes in its place" in told
 
 
 def test_follow_says_once_which_node_is_silent_and_that_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.follow.NODES_SECONDS", 0.0)
     api: Any = Api([RUNS, RUNS, RUNS, DONE], pods=[silent_pod()])
     real = api.read_node
 
@@ -210,7 +205,8 @@ def test_follow_says_once_which_node_is_silent_and_that_it_is_back(monkeypatch: 
 )
 def test_the_end_calls_an_adapter_an_adapter(record: dict[str, Any], title: str) -> None:
     text = io.StringIO()
-    report(Console(file=text, width=200), Target("c", "n", "j", None, {}), Outcome(True, result=record), "s", False)
+    ended = TrainingStatus("j", "Complete", result=record)
+    report(Console(file=text, width=200), Target("c", "n", "j", None, {}), ended, "s", False)
     assert title in text.getvalue()
 
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -226,7 +227,8 @@ def test_on_a_worker_it_has_a_workers_place_memory_and_accelerators(
 ) -> None:
     resources = {"limits": {"memory": "8192Mi", "nvidia.com/gpu": "1"}}
     worker = {"nodeSelector": {"pool": "gpu"}, "containers": [{"resources": resources}]}
-    monkeypatch.setattr(run, "worker_pod", lambda *_: worker)
+    job = {"spec": {"template": {"metadata": {}, "spec": worker}}}
+    monkeypatch.setattr(run.TrainingJob, "of", lambda *_: SimpleNamespace(read=lambda: (job, [])))
     assert main(["run", "--on", "worker", "true"]) == 0
     spec: dict[str, Any] = {"containers": [{"name": "volume", "resources": {}}]}
     command[0](spec)

@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 
 from cli import export, fetch
-from cli.progress import Bar, Board
+from cli.follow import Board
+from cli.progress import Bar
 from infra.stackfiles import ROOT
-from tests.cli.test_follow import record_line
+from tests.cli.test_follow import a_look
 
 FIGURES = ("step 1200/100000", "━", "0:00:00", "2:13:20 to go", "loss 7.123", "validation 8.500 (3.250 bits/byte)")
 LONG = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {nvidia.com/gpu: present}"
@@ -30,7 +31,7 @@ def test_a_training_shows_every_figure(width: int) -> None:
     shown = io.StringIO()
     with Board(Console(file=shown, width=width, force_terminal=True)) as board:
         figures = {"validation_loss": 8.5, "bits_per_byte": 3.25, "tokens_per_second": 1234567.8, "eta_seconds": 8000}
-        board.line("pod 0", record_line(1200, 100_000, **figures))
+        board.show(a_look(step=1200, steps=100_000, loss=7.1234, **figures))
     frame = last_frame(shown, width)
     assert [part for part in (*FIGURES, "1,234,568 tokens/s") if part not in frame] == []
     assert "…" not in frame
@@ -41,7 +42,7 @@ def test_a_training_shows_every_figure(width: int) -> None:
 def test_a_reason_to_wait_is_read_to_its_end(width: int) -> None:
     shown = io.StringIO()
     with Board(Console(file=shown, width=width, force_terminal=True)) as board:
-        board.look(LONG)
+        board.wait(LONG)
     assert " ".join(last_frame(shown, width).split()).endswith(LONG)
 
 
@@ -59,13 +60,13 @@ def test_a_transfer_shows_every_figure(width: int) -> None:
 
 def test_a_figure_that_is_old_says_how_old(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("cli.progress.time.monotonic", lambda: now)
+    monkeypatch.setattr("cli.follow.time.monotonic", lambda: now)
     shown = io.StringIO()
     with Board(Console(file=shown, width=200, force_terminal=True)) as board:
-        board.line("pod 0", record_line(12, 100))
+        board.show(found := a_look(step=12, steps=100))
         for seconds, told in ((5, ""), (100, "(1:45 ago)"), (1, "(1:46 ago)")):
             now += seconds
-            board.look("")
+            board.show(found)
             board._progress.refresh()  # pyrefly: ignore[missing-attribute]
             assert told in last_frame(shown, 200)
             assert (" ago" in last_frame(shown, 200)) == bool(told)

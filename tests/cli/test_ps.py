@@ -44,8 +44,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def all_of(targets: list[Target], *_: object) -> list[TrainingStatus]:
         now = datetime.now(UTC)
         started, ended = now - timedelta(hours=3), now - timedelta(minutes=5)
-        running = TrainingStatus("train-1", "Running for 3:00:00", started, None, 2, 2, 0)
-        complete = TrainingStatus("train-1", "Complete, run removed", started, ended, 2, 0, 0)
+        running = TrainingStatus("train-1", "Running", "", started, None, 2, 2)
+        complete = TrainingStatus("train-1", "Complete", "run removed", started, ended, 2)
         return [complete] if len(targets) == 1 else [running, complete]
 
     monkeypatch.setattr(ps, "targets_of", targets_of)

@@ -19,6 +19,7 @@ from cli.target import Target
 from tests.cli.volume import Wire
 from trainer.checkpoint.format import Snapshot, write_checkpoint
 from trainer.config import schema
+from workloads.layout import CONSUMES
 
 #: Each test starts a Python with torch, which takes a minute on a busy machine.
 pytestmark = pytest.mark.timeout(900)
@@ -196,7 +197,7 @@ def worker(memory: str = "65536Mi", **annotations: str) -> dict[str, Any]:
             "the model needs 55 GiB of memory, a worker has 8 (workers.memoryGib); `trainyard fetch` it",
         ),
         (
-            worker(**{model_pod.CONSUMES: "x"}),
+            worker(**{CONSUMES: "x"}),
             "the stack gets its nodes for a training alone (nodes.consumption queued)",
         ),
     ],

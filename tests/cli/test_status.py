@@ -17,9 +17,9 @@ from cli import CommandError
 from cli.__main__ import main
 from cli.cluster import INDEX, TrainingJob, moment
 from cli.logs import choose
-from cli.status import _priced, read, screen, status_file
+from cli.status import _priced, screen
 from cli.target import Target, node_price
-from cli.training_status import summarize
+from cli.training_status import read, status_file, summarize
 from trainer import record
 from trainer.contract import EXITS, QUEUED, STOPPED
 from trainer.record import Record
@@ -57,7 +57,7 @@ def pod(
 
 def test_a_job_whose_pods_are_refused_says_why() -> None:
     found = summarize(job(active=0), [], refusal="exceeded quota: gpus")
-    assert found.condition == "Waiting: the cluster refuses the pods: exceeded quota: gpus"
+    assert found.headline == "Waiting: the cluster refuses the pods: exceeded quota: gpus"
 
 
 def seconds(clock: str) -> float:
@@ -150,7 +150,7 @@ def test_causes_of_restarts_each_once_in_order() -> None:
         ({"type": "Complete"}, "Complete, took 10:00   "),
         (
             {"type": "Failed", "reason": "PodFailurePolicy", "message": "exit code 42"},
-            "Failed (PodFailurePolicy: exit code 42) after 10:00   ",
+            "Failed (exit code 42) after 10:00   ",
         ),
         ({"type": "Suspended", "message": "Job suspended"}, "Suspended (Job suspended) for 30:00   "),
     ],
@@ -168,16 +168,17 @@ def test_nodes_that_are_held_in_vain_are_told_with_their_price_and_then_that_the
     of_two = job()
     of_two["spec"]["template"] = {"spec": {"containers": [{"args": ["--nnodes", "2:1000"]}]}}
     both = [pod(0), late]
-    assert (
-        summarize(of_two, both, price=0.526).condition == "Waiting (holds 1 node for 0.53 USD/h and waits for another)"
-    )
-    assert summarize(of_two, both).condition == "Waiting (holds 1 node and waits for another)"
+    found = summarize(of_two, both, price=0.526)
+    assert (found.condition, found.why) == ("Waiting", "holds 1 node for 0.53 USD/h and waits for another")
+    assert found.waiting == "1 worker waits for a node: 0/1 nodes"
+    assert summarize(of_two, both).why == "holds 1 node and waits for another"
     assert summarize(job(), both).condition == "Running", "one is enough"
     of_two["spec"]["suspend"] = True
     of_two["metadata"]["annotations"] = {QUEUED: "2026-11-21T12:10:00+00:00/2026-11-21T13:10:00+00:00"}
     found = summarize(of_two, [])
-    assert found.condition.startswith("Queued (since 2026-11-21T12:10:00+00:00: it held nodes")
-    assert "or from 2026-11-21T13:10:00+00:00 on" in found.condition
+    assert (found.condition, found.has_ended) == ("Queued", False)
+    assert found.why.startswith("since 2026-11-21T12:10:00+00:00: it held nodes")
+    assert "or from 2026-11-21T13:10:00+00:00 on" in found.why
     assert found.ended is not None, "what it costs does not grow meanwhile"
 
 
@@ -221,6 +222,33 @@ def test_a_failure_counts_before_the_job_knows_of_it() -> None:
     assert summarize(job(failed=4), [pod(0), crashed]).failed == 4, "pods that are gone"
 
 
+def ended(code: int, message: str, at: str = "") -> dict[str, Any]:
+    finished = {"finishedAt": at} if at else {}
+    return pod(0, "Failed", {"exitCode": code, "message": json.dumps({"message": message}), **finished})
+
+
+def test_a_failed_training_says_why_in_the_launchers_words_before_kubernetes() -> None:
+    lost, older = ended(75, "a peer is lost", "2026-11-22T10:00:00Z"), ended(1, "no memory", "2026-11-22T09:00:00Z")
+    nan = ended(42, "the loss is NaN", "2026-11-22T09:30:00Z")
+    failed = job([{"type": "Failed", "status": "True", "message": "backoff limit"}])
+    for pods, why in (
+        ([lost, nan, older], "the loss is NaN"),
+        ([older, lost], "a peer is lost"),
+        ([], "backoff limit"),
+    ):
+        assert (found := summarize(failed, pods)).why == why
+        assert (found.condition, found.has_ended) == ("Failed", True)
+    late = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "longer than deadline"}
+    assert summarize(job([late]), [ended(143, "asked to leave")]).why == "the time of job.maxHours is up"
+
+
+def test_a_complete_training_has_the_record_of_the_pod_that_finished() -> None:
+    done = pod(0, "Succeeded", {"exitCode": 0, "message": json.dumps({"step": 200, "validation_loss": 5.5})})
+    found = summarize(job([{"type": "Complete", "status": "True"}]), [ended(143, "terminated"), done])
+    assert (found.condition, found.result) == ("Complete", {"step": 200, "validation_loss": 5.5})
+    assert summarize(job([{"type": "Complete", "status": "False"}]), [pod(0)]).condition == "Running"
+
+
 def test_before_the_first_pod_it_says_what_is_waited_for() -> None:
     unschedulable = pod(0, "Pending")
     unschedulable["status"] |= {
@@ -232,7 +260,7 @@ def test_before_the_first_pod_it_says_what_is_waited_for() -> None:
     assert "no step yet" in text
     # The Job counts a pod without a node as active.
     beside = shown(summarize(job(active=3), [pod(1), pod(2), unschedulable]))
-    assert "2 of 3 run, 1 failed, 1 waiting for a node: 0/1 nodes: Insufficient cpu; lower" in beside
+    assert "2 of 3 run, 1 failed; 1 worker waits for a node: 0/1 nodes: Insufficient cpu; lower" in beside
 
 
 def test_the_record_is_the_newest_of_status_json_and_the_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,10 +279,10 @@ def test_a_run_that_was_removed_is_not_just_complete(tmp_path: Path, monkeypatch
     target = Target("c", "n", "j", str(tmp_path), {}, "/data/runs/x")
     ended = job([{"type": "Complete", "status": "True", "lastTransitionTime": "2026-11-21T12:10:00Z"}])
     silent: Any = SimpleNamespace(
-        read=lambda: (ended, []), records=lambda _: {}, refusal=str, silent_nodes=lambda _: {}
+        name="j", read=lambda: (ended, []), records=lambda *_: {}, refusal=str, silent_nodes=lambda _: {}
     )
     monkeypatch.setattr(TrainingJob, "of", lambda *_: silent)
-    assert shown(read(target)).startswith("Complete, run removed, took 10:00")
+    assert shown(read(target)).startswith("Complete (run removed), took 10:00")
     (tmp_path / "runs" / "x").mkdir(parents=True)
     assert shown(read(target)).startswith("Complete, took 10:00")
 
@@ -263,7 +291,9 @@ def test_a_job_that_found_its_run_done_shows_the_end(monkeypatch: pytest.MonkeyP
     """Its launcher wrote no record, but its last words."""
     words = json.dumps({"step": 500, "validation_loss": 2.5, "checkpoint": "/data/runs/x/checkpoints/step-00000500"})
     ended = pod(0, "Succeeded", {"exitCode": 0, "finishedAt": "2026-11-21T12:25:00Z", "message": words})
-    silent: Any = SimpleNamespace(read=lambda: (job(), [ended]), records=lambda _: {}, silent_nodes=lambda _: {})
+    silent: Any = SimpleNamespace(
+        name="j", read=lambda: (job(), [ended]), records=lambda *_: {}, silent_nodes=lambda _: {}
+    )
     monkeypatch.setattr(TrainingJob, "of", lambda *_: silent)
     assert "step 500/?  validation 2.500" in (text := shown(read(TARGET)))
     assert "as of    5:00 ago" in text

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from cli.status import run_here
+from cli.training_status import run_here
 from faults import on_pods
 from faults.cluster import Cluster
 from faults.fault import PERIOD, SAME_LOSS

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cli.status import run_here
+from cli.training_status import run_here
 from faults.cluster import Cluster
 from faults.stack import Stack
 from infra.stackfiles import ROOT, stack_file_values

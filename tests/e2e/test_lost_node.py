@@ -17,8 +17,9 @@ from kubernetes import client, config
 from rich.console import Console
 
 from cli.cluster import OUT_OF_SERVICE
-from cli.status import read, screen
+from cli.status import screen
 from cli.target import Target
+from cli.training_status import read
 from faults.fault import until
 from workloads.training_job import UNREACHABLE_SECONDS
 

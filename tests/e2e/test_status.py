@@ -15,8 +15,9 @@ from rich.console import Console
 
 from cli import logs
 from cli.__main__ import main
-from cli.status import read, screen
+from cli.status import screen
 from cli.target import Target
+from cli.training_status import read
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -73,7 +74,7 @@ def test_the_screen_shows_progress_pods_and_why_one_was_restarted(target: Target
     found = read(target, str(node))
     assert found.figures["step"] == 50
     assert found.condition == "Running"
-    assert (found.wanted, found.checkpoint, found.round) == (2, 40, 1)
+    assert (found.wanted, found.record.checkpoint, found.record.round) == (2, 40, 1)
     assert {pod.index for pod in found.pods} == {0, 1}
     assert all(pod.node == "trainyard" for pod in found.pods)
     assert "ended with 75: lost a peer" in [incident.cause for incident in found.incidents]

@@ -11,11 +11,13 @@ from faults.cluster import Cluster
 from faults.fault import Expected
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
+from trainer.record import Record
 
 
 def told(round_: int, step: int, workers: int) -> Training:
     figures = {"step": step, "world_size": workers}
-    return Training("job", "Running", None, None, workers, workers, 0, round_, figures, checkpoint=3)
+    record = Record(round=round_, figures=figures, checkpoint=3)
+    return Training("job", "Running", wanted=workers, active=workers, record=record)
 
 
 class Played(Cluster):

@@ -25,7 +25,7 @@ from local import toolchain
 from tests.ports import free_port
 from tests.trainer import processes
 from tests.trainer.processes import PRELOAD, ROOT, Launcher, Workers, run_worker, start_round
-from trainer import prepare
+from trainer import log, prepare
 from trainer.record import INCIDENTS
 
 # No deadlines: timings say nothing on cores that other tests share.
@@ -51,6 +51,7 @@ def launcher_leaves_nothing() -> Iterator[None]:
     for number, handler in before.items():
         signal.signal(number, handler)
     os.environ.pop(INCIDENTS, None)
+    log.warned.clear()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.train.test_metrics import figures, reporter
-from trainer import record
+from trainer import log, record
 from trainer.record import Incident
 
 
@@ -55,6 +55,24 @@ def test_rounds_and_their_incidents_are_counted_by_the_run_and_not_by_the_rendez
         "round 2 ended: a process was lost (SIGKILL)",
     ]
     assert {each.worker for each in written(tmp_path).incidents} == {"0"}
+
+
+def test_what_a_person_should_know_of_is_an_incident_of_the_round(tmp_path: Path) -> None:
+    log.warn("checkpoint_failed", step=1, reason="'of a run before, in this process'")
+    tell = reporter(tmp_path, step=5)
+    assert (written(tmp_path).resumed, written(tmp_path).incidents) == (5, ())
+    log.warn("checkpoint_failed", step=10, reason=repr("no space"))
+    for step in (10, 20):
+        tell.training(figures(step))
+    (found,) = written(tmp_path).incidents
+    assert (found.worker, found.cause) == ("0", "checkpoint failed: step 10, reason no space")
+    for step in range(30, 60):
+        log.warn("metrics_failed", what="wandb", step=step)
+        tell.training(figures(step))
+    causes = [each.cause for each in written(tmp_path).incidents]
+    assert causes == [f"metrics failed: what wandb, step {step}" for step in range(48, 60)], "the newest, each once"
+    reporter(tmp_path).close()
+    assert written(tmp_path).resumed is None
 
 
 def test_time_between_rounds_is_not_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ from trainer.files import (
     sha256,
     write_atomic,
 )
-from trainer.log import say
+from trainer.log import warn
 
 if TYPE_CHECKING:
     import torch
@@ -185,7 +185,7 @@ def newest_checkpoint(run: Path) -> Checkpoint | None:
 
 
 def say_damaged(path: Path, problems: list[str]) -> None:
-    say(f"event=checkpoint_damaged path={path} action=skipped reason={'; '.join(problems)!r}", sys.stderr)
+    warn("checkpoint_damaged", sys.stderr, path=path, action="skipped", reason=repr("; ".join(problems)))
 
 
 def run_of(folder: Path) -> Path:

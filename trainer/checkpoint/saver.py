@@ -158,7 +158,7 @@ class Saver:
             self._error = error if isinstance(error, OSError) else OSError(0, cause(error))
             self._failures += 1
             self._since = self._clock()
-            log.event(
+            log.warn(
                 "checkpoint_failed",
                 step=step,
                 reason=repr(self._error.strerror or str(self._error)),

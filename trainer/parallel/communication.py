@@ -54,7 +54,7 @@ class Share:
         if share < NOTABLE:
             return ""
         if log_it and not self._told:
-            log.event("exchange_slow", share=round(share, 3), advice=repr(self._advice))
+            log.warn("exchange_slow", share=round(share, 3), advice=repr(self._advice))
         self._told = True
         return self._advice
 

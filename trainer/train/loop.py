@@ -301,7 +301,7 @@ class Loop:
     def pause(self, seconds: float, problem: str) -> None:
         """Wait for a storage that has a problem. Raises Stopped if a worker is asked to end meanwhile."""
         if self.world.first:
-            log.event("end_delayed", reason=repr(problem), retry_seconds=seconds)
+            log.warn("end_delayed", reason=repr(problem), retry_seconds=seconds)
         end = time.monotonic() + seconds
         while not self.world.any(self.world.first and time.monotonic() > end):
             if self.world.any(self.notice.given):

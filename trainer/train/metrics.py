@@ -28,7 +28,7 @@ from trainer.contract import METRICS, STACK, STATUS
 from trainer.elastic.processor import read_processor
 from trainer.errors import Retry, one_line
 from trainer.files import read_record, read_text, write_atomic, write_json
-from trainer.log import event, line, say
+from trainer.log import line, say, warn, warned
 from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
@@ -212,7 +212,7 @@ class Reporter:
 
     def start(self, step: int, figures: dict[str, Any], data: str = "") -> None:
         """Resume at `step`: cut off later lines of an interrupted attempt, so no step appears twice."""
-        self._status |= {"step": step, "checkpoint": step or None, "data": data, **figures}
+        self._status |= {"step": step, "checkpoint": step or None, "resumed": step or None, "data": data, **figures}
         if not self._first:
             return
         # Name the new writer in status.json before cutting lines: see _flush.
@@ -319,6 +319,10 @@ class Reporter:
         return {}
 
     def _write_status(self) -> None:
+        before, own = self._status["incidents"], record.worker()
+        new = [{"time": at, "worker": own, "cause": text[: record.CAUSE_CHARACTERS]} for at, text in warned]
+        new = [each for each in new if each["time"] >= self._status["began"] and each not in before]
+        self._status["incidents"] = sorted([*before, *new], key=lambda each: each["time"])[-record.KEPT :]
         told = self._status | {"updated": time.time()}
         say(record.line(told))
         try:
@@ -360,7 +364,7 @@ class Reporter:
 
 
 def _failed(what: str, reason: str) -> None:
-    event("metrics_failed", what=what, reason=repr(" ".join(reason.split())[:200]), action="'training goes on'")
+    warn("metrics_failed", what=what, reason=repr(" ".join(reason.split())[:200]), action="'training goes on'")
 
 
 def _step(text: str) -> int:

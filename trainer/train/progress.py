@@ -119,7 +119,7 @@ def check_first_loss(loss: float, expected: float | None, first: bool) -> None:
     Initial weights add up to half a nat to the logarithm of the vocabulary (GPT-2 XL: 0.3).
     """
     if first and expected is not None and not abs(loss - expected) < 0.75:
-        log.event(
+        log.warn(
             "first_loss_unexpected",
             loss=loss,
             expected=expected,

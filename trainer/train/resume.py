@@ -80,9 +80,9 @@ def load(found: Checkpoint, engine: Engine, progress: Progress, config: Config, 
     if first:
         log.event("resume", step=found.step, checkpoint=found.path)
         for key, before, now in changes(found.path / CONFIGURATION, config):
-            log.event("config_changed", key=key, before=before, now=now, effect=repr(EFFECTS[key]))
+            log.warn("config_changed", key=key, before=before, now=now, effect=repr(EFFECTS[key]))
         if data and (before := found.state.get(DATA, data)) != data:
-            log.event("config_changed", key=DATA, before=str(before)[:12], now=data[:12], effect=repr(OTHER_DATA))
+            log.warn("config_changed", key=DATA, before=str(before)[:12], now=data[:12], effect=repr(OTHER_DATA))
 
 
 def load_weights(found: Checkpoint, work: Work, config: Config) -> None:
