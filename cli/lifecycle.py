@@ -114,7 +114,7 @@ def _is_made_again(target: Target, kubeconfig: str | None, asked: bool) -> bool:
     """Let a stopped training go on, or say that its Job has to be made again."""
     job = TrainingJob.of(target, kubeconfig)
     try:
-        found, pods = job.read()
+        found, pods = _await_end(job, *job.read())
         end = end_of(found)
         if end.get("type") == "Stopped" and not asked:
             _say(f"{job.name}: stays stopped; to go on: {target.resume}")
@@ -137,6 +137,23 @@ def _is_made_again(target: Target, kubeconfig: str | None, asked: bool) -> bool:
     _say(f"{job.name}: {reason}; starts again from its newest checkpoint")
     _await_pods(job, [pod for pod in pods if pod["status"].get("phase") not in ENDED])
     return True
+
+
+def _await_end(
+    job: TrainingJob, found: dict[str, Any], pods: list[dict[str, Any]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The Job and its pods, once a Job that fails has failed: Kubernetes says so when its pods have left.
+
+    Such as after an `up` with fewer workers, of which Kubernetes had given up too many.
+    """
+    told = found["status"].get("conditions") or []
+    if any((each["type"], each["status"]) == ("FailureTarget", "True") for each in told) and not end_of(found):
+        _await_pods(job, [pod for pod in pods if pod["status"].get("phase") not in ENDED])
+        deadline = time.monotonic() + LATE
+        while not end_of(found) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            found, pods = job.read()
+    return found, pods
 
 
 def _say(text: str) -> None:

@@ -125,6 +125,24 @@ def test_a_training_that_ended_before_it_was_done_is_made_again_with_its_reason(
     assert commands[0][-2:] == ["--replace", "**Job::training"]
 
 
+def test_one_that_is_failing_is_made_again_once_its_pods_have_left(
+    commands: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after an `up` with fewer workers than were given up: Kubernetes calls it Failed when its pods have saved."""
+    failing = a_job("FailureTarget", "FailedIndexes", "Job has failed indexes")
+
+    class Failing(Cluster):
+        def list_namespaced_pod(self, *_: Any, **__: Any) -> Any:
+            if self.polls <= 0:
+                failing["status"] = a_job("Failed", "FailedIndexes", "Job has failed indexes")["status"]
+            return super().list_namespaced_pod()
+
+    use(monkeypatch, Failing(failing, [a_pod()]))
+    assert lifecycle.go_on("gcp-c3", asked=False) == 0
+    assert "train: had failed: Job has failed indexes; starts again" in capsys.readouterr().out
+    assert commands[0][-2:] == ["--replace", "**Job::training"]
+
+
 @pytest.mark.parametrize(
     ("job", "said"),
     [

@@ -210,3 +210,21 @@ def test_stop_and_resume_are_for_one_or_all(stack: Stack) -> None:
 
 def test_the_other_learned_what_the_undisturbed_one_did(stack: Stack, undisturbed: dict[str, dict[int, float]]) -> None:
     learns_as(run(stack, "low"), undisturbed)
+
+
+def test_one_that_holds_a_node_in_vain_lets_it_go_and_comes_back_when_there_is_room(stack: Stack) -> None:
+    """Both need two workers, and there is room for three."""
+    two = {**ENDLESS, "workers": {"min": 2}}
+    stack.values["job"] = {"holdMinutes": 25}
+    up(stack, high=two, low=two)
+    has(stack, "high", 2)
+    until(lambda: "holds 1 node and waits for another" in succeed(stack, "status", "--training", "low"), 60, "it holds")
+    stack.values["job"] = {"holdMinutes": 0.1}
+    up(stack, high=two, low=two)
+    until(lambda: job(stack, "low")["spec"].get("suspend"), 60, "it lets its node go")
+    until(lambda: not pods(stack, "low", "Running"), 60, "its pods leave")
+    assert "Queued (since " in succeed(stack, "status", "--training", "low")
+    goes_on(run(stack, "high"))
+    succeed(stack, "stop", "--training", "high")
+    has(stack, "low", 2)
+    goes_on(run(stack, "low"))

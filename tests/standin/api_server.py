@@ -87,11 +87,12 @@ def _status(has_ended: bool) -> dict[str, Any]:
 
 @contextmanager
 def api_server(
-    folder: Path, tool: str = "kubernetes", emulated: str = "", controllers: bool = True
+    folder: Path, tool: str = "kubernetes", emulated: str = "", controllers: bool = True, scheduler: bool = False
 ) -> Iterator[ApiServer]:
     """Start etcd, the API server of a tool of gomod/tools.yaml and its controllers; stop them at the end.
 
-    emulated: an older minor version as which the API server behaves.
+    emulated: an older minor version as which the API server behaves; scheduler: place pods on nodes that a test makes,
+    and leave it to the test what becomes of them.
     """
     for name in ("etcd", tool):
         if not toolchain.is_built(toolchain.BY_NAME[name]):
@@ -165,6 +166,17 @@ def api_server(
             "--leader-elect=false",
         )
         until(lambda: made.core().read_namespaced_service_account("default", "default"), "the controllers work")
+        if scheduler:
+            start(
+                "kube-scheduler",
+                f"--kubeconfig={kubeconfig}",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={free_port()}",
+                f"--cert-dir={folder}/scheduler",
+                "--leader-elect=false",
+            )
+            yield made
+            return
         kubelet = threading.Thread(target=made.run_pods, daemon=True)
         kubelet.start()
         stack.callback(lambda: (made.ended.set(), kubelet.join()))

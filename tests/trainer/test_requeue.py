@@ -1,4 +1,4 @@
-"""Which training lets go of its nodes, and which tries again; tests/e2e/test_held_nodes.py has the real ones."""
+"""Which training lets go of its nodes, and which tries again; tests/e2e/test_job_controller.py has a real cluster."""
 
 from __future__ import annotations
 
