@@ -16,6 +16,7 @@ import gzip
 import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -29,7 +30,6 @@ from typing import Any
 from bench.trainer import recipe_table, setup
 from bench.trainer.prepare import cut, dictionary, write_lines
 from trainer.config.presets import PRESETS, Preset
-from trainer.config.settings import DEFAULTS
 from trainer.files import read_json, write_json
 
 FOLDER = Path(__file__).parents[2] / ".local" / "recipe"
@@ -60,12 +60,10 @@ PARTS = {"gpt2": (1.0,), "modern": (0.25, 0.4)}
 """Of those steps; the aim is 0.4. On the line between two of them lies what gpt2's loss needs."""
 SEEDS = (1337, 1338)
 ABLATED = ("3M", "8192")
-RECIPE = DEFAULTS["recipes"]["modern"]["optimizer"]
 OTHERWISE: dict[str, dict[str, Any]] = {
     "GPT-2's network": {},
     "AdamW for all": {"optimizer.name": "adamw"},
     "cosine to a tenth": {"optimizer.schedule": "cosine", "optimizer.final_fraction": 0.1},
-    "no first products of zero": {"recipe": "gpt2", **{f"optimizer.{key}": value for key, value in RECIPE.items()}},
 }
 """What an ablation changes, one line of the recipe each."""
 
@@ -187,6 +185,7 @@ def train(trial: Trial, folder: Path) -> Result:
     command = setup.train(quiet | trial.settings(folder))
     metrics, large = folder / trial.name / "metrics.jsonl", trial.size == LARGE
     spent: dict[str, float] = {}
+    shutil.rmtree(folder / trial.name, ignore_errors=True)  # what an earlier sitting has begun
     with (folder / f"{trial.name}.log").open("w") as log:
         alone = {} if large else {"OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(command, env=os.environ | alone, stdout=log, stderr=log)

@@ -21,6 +21,7 @@ SPEED = (
     *("evaluation.", "checkpoint.", "metrics.", "data.", "engine.name", "engine.zero_stage", "micro_batch", "compile"),
     *("require_capability", "run.directory", "run.collective_timeout_seconds", "model.checkpointing"),
     *("communication.bucket_megabytes", "optimizer.skipped_steps_limit"),
+    "recipe",  # the defaults that it changes are keys of their own
     *("question_answering.validation", "question_answering.answer_tokens", "question_answering.null_threshold"),
 )
 #: Another value of each setting that is a choice.

@@ -258,9 +258,9 @@ class Config(Settings):
     task: Literal["language_model", "finetune", "distillation", "question_answering"] = "language_model"
     """language_model | finetune | distillation | question_answering: learn to continue text, to answer as in given
     conversations, to imitate a teacher, or to find answers in a text."""
-    recipe: Literal["gpt2", "modern"] = "gpt2"
+    recipe: Annotated[Literal["gpt2", "modern"], NO_MATHEMATICS] = "gpt2"
     """gpt2 | modern: how a model is trained from scratch. modern: a modern decoder with Muon, which reaches the same
-    loss with fewer tokens (docs/model.md); it changes the defaults of model.preset and optimizer."""
+    loss with fewer tokens (docs/training.md); it changes the defaults of model.preset and optimizer."""
     steps: Annotated[Natural, CURVE] = 1000
     """Optimizer steps of the whole run, however often it is interrupted."""
     epochs: From0 = 0.0

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 SHAPE = {"n_embd", "n_layer", "n_head", "d_model", "n_layers", "n_heads", "hidden_size", "num_hidden_layers"}
 SHAPE |= {"num_attention_heads", "num_key_value_heads", "intermediate_size"}
 """Keys of a model's shape, in one architecture or another. Several read a head_dim that their defaults do not name."""
-INTO_RESIDUAL = ("o_proj.weight", "down_proj.weight", "c_proj.weight")
-"""The last products of attention and MLP, in Llama and its heirs, and in GPT-2."""
-
 disable_progress_bar()  # one bar per saved file, in the middle of the log lines
 patches.save_without_deepspeed()
 
@@ -59,14 +56,6 @@ def build(preset: str, vocabulary: int, end_of_text: int, seed: int, length: int
     _drop_nothing(config)
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-
-
-def begin_at_zero(net: "PreTrainedModel") -> None:
-    """Set the products into the residual stream to zero: each layer begins as the identity and grows as it learns
-    (arXiv 1901.09321, rule 2)."""
-    for name, value in net.named_parameters():
-        if name.endswith(INTO_RESIDUAL):
-            nn.init.zeros_(value)
 
 
 def from_config(file: str, vocabulary: int, end_of_text: int, length: int, seed: int) -> "PreTrainedModel":

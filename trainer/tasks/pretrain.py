@@ -52,8 +52,6 @@ def build_model(config: Config, dataset: Dataset, most: int | None = None, packe
     """
     tokenizer = dataset.directory / "tokenizer.json"
     net = network(config, dataset, tokenizer)
-    if config.recipe == "modern":
-        networks.begin_at_zero(net)
     adapter = adapters.Adapter(net, config) if config.adapter.kind != "none" else None
     key = "model.config" if config.model.config else "model.name"
     module = networks.module(net, config.model.checkpointing, packed, config.engine.name == "fsdp", key)
