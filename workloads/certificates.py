@@ -1,16 +1,15 @@
-"""Pulumi dynamic providers for the rendezvous certificates and the key that signs compiled code.
+"""Pulumi dynamic provider for the rendezvous certificates.
 
 They are made once and kept as secrets in the stack's state. A private authority signs one certificate for the server
 and one for the trainers; its key is then discarded, so nobody can sign a third. All are replaced when the names change
 or a month before they expire.
 
-The providers' methods run in a process of Pulumi's own, which finds this module by name.
+The provider's methods run in a process of Pulumi's own, which finds this module by name.
 """
 
 from __future__ import annotations
 
 import datetime
-import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,24 +36,6 @@ class RendezvousCertificates(Resource, module="trainyard", name="RendezvousCerti
         super().__init__(
             CertificateProvider(), name, {"names": names, **made}, pulumi.ResourceOptions.merge(opts, secret)
         )
-
-
-class CompileKey(Resource, module="trainyard", name="CompileKey"):
-    """The key that signs compiled code, which one trainer leaves for the next (trainer/train/compiled.py)."""
-
-    key: pulumi.Output[str]
-
-    def __init__(self, name: str, opts: pulumi.ResourceOptions):
-        secret = pulumi.ResourceOptions(additional_secret_outputs=["key"])
-        super().__init__(KeyProvider(), name, {"key": None}, pulumi.ResourceOptions.merge(opts, secret))
-
-
-class KeyProvider(ResourceProvider):
-    def create(self, props: dict[str, Any]) -> CreateResult:
-        return CreateResult(id_="key", outs={"key": secrets.token_hex(32)})
-
-    def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
-        return DiffResult(changes=False)
 
 
 class CertificateProvider(ResourceProvider):

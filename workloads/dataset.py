@@ -15,7 +15,7 @@ from infra.cluster import READER
 from infra.config import DatasetConfig, StackConfig, TrainingConfig
 from trainer.config.addresses import on_volume
 from trainer.contract import EXIT_USAGE, STACK_KEYS
-from workloads.layout import DATA, dataset_folder, is_on_hub, weights_folder
+from workloads.layout import DATA, DATASETS, MODELS, dataset_folder, is_on_hub, weights_folder
 from workloads.objects import await_annotations, ignore_disruptions, metadata, pod_template
 from workloads.pod import (
     STAYS,
@@ -172,35 +172,50 @@ def _pod(
     tokens: Tokens,
     account: k8s.core.v1.ServiceAccount | None,
 ) -> k8s.core.v1.PodSpecArgs:
-    config, keys = stack.dataset, json.dumps(stack_keys(stack.training))
+    config, keys, core = stack.dataset, json.dumps(stack_keys(stack.training)), k8s.core.v1
     if command[0] == "trainer.prepare":  # a process for each core that the Job asks for; the bytes do not depend on it
         command = [*command, "--workers", str(math.ceil(config.cpu))]
 
-    def container(name: str, command: list[str]) -> k8s.core.v1.ContainerArgs:
-        return k8s.core.v1.ContainerArgs(
+    def container(
+        name: str, command: list[str], env: list[core.EnvVarArgs], mounts: list[core.VolumeMountArgs]
+    ) -> core.ContainerArgs:
+        return core.ContainerArgs(
             name=name,
             image=workspace.image.reference,
-            args=["python", "-m", *command],
-            # This pod may reach the Hugging Face hub; by default the image is offline.
-            env=[
-                *environment(TRAINER_ENVIRONMENT | {"HF_HUB_OFFLINE": "0", STACK_KEYS: keys}),
-                *tokens.environment(HUB),
-            ],
+            args=command,
+            env=env,
             resources=resources(config.cpu, config.memory_gib),
             security_context=container_security(),
-            volume_mounts=trainer_mounts(),
+            volume_mounts=mounts,
             # Puts the reason of a failure into the pod's status, where Pulumi finds it.
             termination_message_policy="FallbackToLogsOnError",
         )
 
+    def reader(name: str, command: list[str]) -> core.ContainerArgs:
+        # It may reach the Hugging Face hub; by default the image is offline.
+        env = environment(TRAINER_ENVIRONMENT | {"HF_HUB_OFFLINE": "0", STACK_KEYS: keys})
+        return container(name, ["python", "-m", *command], [*env, *tokens.environment(HUB)], _reader_mounts())
+
+    # Of folders that are not there, the kubelet would make root the owner.
+    folders = container(
+        "folders", ["mkdir", "-p", DATASETS, MODELS], environment(TRAINER_ENVIRONMENT), trainer_mounts()
+    )
+    fetching = [reader("fetch" if n == 0 else f"fetch-{n + 1}", fetch) for n, fetch in enumerate(fetches)]
+
     return trainer_pod(
-        container("prepare", command),
+        reader("prepare", command),
         workspace.volume,
         image_pull_secrets=workspace.pull_secrets,
-        init_containers=[
-            container("fetch" if number == 0 else f"fetch-{number + 1}", fetch) for number, fetch in enumerate(fetches)
-        ]
-        or None,
+        init_containers=[folders, *fetching],
         service_account_name=account.metadata.name if account else None,
         restart_policy="Never",
     )
+
+
+def _reader_mounts() -> list[k8s.core.v1.VolumeMountArgs]:
+    """What reads the web writes datasets and models alone: in the folders of runs is code that trainers execute."""
+    own = [
+        k8s.core.v1.VolumeMountArgs(name="data", mount_path=folder, sub_path=folder.removeprefix(f"{DATA}/"))
+        for folder in (DATASETS, MODELS)
+    ]
+    return [*trainer_mounts(read_only=True), *own]

@@ -2,10 +2,13 @@
 
 from infra.sections import DATA as DATA
 
+DATASETS = f"{DATA}/datasets"
+MODELS = f"{DATA}/models"
+
 
 def dataset_folder(name: str) -> str:
     """Shards and index of a dataset."""
-    return f"{DATA}/datasets/{name}"
+    return f"{DATASETS}/{name}"
 
 
 def run_folder(name: str) -> str:
@@ -20,7 +23,7 @@ def is_on_hub(name: str) -> bool:
 
 def weights_folder(name: str) -> str:
     """Where pods find a model; one of the Hugging Face hub is fetched once, to a folder of its name."""
-    return f"{DATA}/models/{name}" if is_on_hub(name) else name
+    return f"{MODELS}/{name}" if is_on_hub(name) else name
 
 
 #: A worker's volume with the training's configuration, a ConfigMap.

@@ -13,8 +13,6 @@ import pulumi_kubernetes as k8s
 from infra.buildx import credentials_name
 from infra.cluster import Cluster
 from infra.config import SecretsConfig, StackConfig, TrainingConfig
-from trainer.contract import CACHE_KEY
-from workloads.certificates import CompileKey
 from workloads.objects import metadata
 from workloads.workspace import Namespace
 
@@ -73,24 +71,6 @@ def store_image_pull(config: StackConfig, cluster: Cluster, namespace: Namespace
         string_data={".dockerconfigjson": pulumi.Output.secret(content)},
         opts=pulumi.ResourceOptions(provider=cluster.provider, deleted_with=namespace.lifetime),
     )
-
-
-def make_compile_key(name: str, namespace: Namespace, opts: pulumi.ResourceOptions) -> k8s.core.v1.Secret:
-    """The key with which trainers on accelerators sign compiled code: the storage is open to other pods."""
-    made = CompileKey(name, pulumi.ResourceOptions(parent=opts.parent))
-    return k8s.core.v1.Secret(
-        name,
-        metadata=metadata("trainer", namespace.name),
-        string_data={CACHE_KEY: made.key},
-        opts=opts,
-    )
-
-
-def environment_of(secret: k8s.core.v1.Secret | None) -> list[k8s.core.v1.EnvFromSourceArgs] | None:
-    """`env_from` of a container: all of a Secret."""
-    if secret is None:
-        return None
-    return [k8s.core.v1.EnvFromSourceArgs(secret_ref=k8s.core.v1.SecretEnvSourceArgs(name=secret.metadata.name))]
 
 
 def uses_wandb(training: TrainingConfig) -> bool:

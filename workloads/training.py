@@ -35,7 +35,7 @@ from workloads.objects import (
 )
 from workloads.rendezvous import Rendezvous
 from workloads.scheduling import warn_of_waiting
-from workloads.secrets import WANDB, Tokens, environment_of, fingerprint, make_compile_key, uses_wandb
+from workloads.secrets import WANDB, Tokens, fingerprint, uses_wandb
 from workloads.training_job import CONFIGURATION, job_spec, service_name, trainer_pod_spec
 from workloads.workspace import Workspace
 
@@ -113,7 +113,6 @@ class Training(pulumi.ComponentResource):
             workspace,
             rendezvous,
             tokens=tokens.environment(WANDB) if uses_wandb(config.training) else [],
-            secrets=environment_of(make_compile_key(f"compile-key{of}", namespace, opts) if workers.gpus else None),
             priority=priority,
         )
         pods = workers.count + workers.spares

@@ -94,7 +94,6 @@ def trainer_pod_spec(
     rendezvous: Rendezvous,
     *,
     tokens: list[k8s.core.v1.EnvVarArgs],
-    secrets: list[k8s.core.v1.EnvFromSourceArgs] | None,
     priority: pulumi.Input[str],
 ) -> k8s.core.v1.PodSpecArgs:
     """The pod of a worker; `configuration` is the name of the training's ConfigMap."""
@@ -127,7 +126,6 @@ def trainer_pod_spec(
             from_field("RDZV_ID", "metadata.labels['batch.kubernetes.io/controller-uid']"),
             *tokens,
         ],
-        env_from=secrets,
         resources=resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores, pool.devices),
         security_context=container_security(),
         volume_mounts=[*trainer_mounts(), mount, *([client.mount] if client else [])],

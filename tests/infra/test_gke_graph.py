@@ -178,7 +178,7 @@ def test_the_trainer_takes_the_configuration_that_a_stack_gives_it(name: str, ta
 def test_bert_on_squad_is_one_key() -> None:
     stack = record("gcp-c3", changed("gcp-c3") | {"training": {"task": "question_answering"}})
     dataset = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]
-    (weights,), (questions,) = dataset["initContainers"], dataset["containers"]
+    (_, weights), (questions,) = dataset["initContainers"], dataset["containers"]
     assert weights["args"][2:5] == ["trainer.fetch", "--model", "bert-large-uncased"]
     assert questions["args"][2:5] == ["trainer.fetch", "--questions", "hf:squad"]
     folder = questions["args"][-1]

@@ -129,7 +129,7 @@ def finetuned(**sections: Any) -> Recording:
 def test_four_keys_fetch_the_model_and_prepare_with_its_tokenizer() -> None:
     stack = finetuned()
     pod = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]
-    (fetch,), (prepare,) = pod["initContainers"], pod["containers"]
+    (_, fetch), (prepare,) = pod["initContainers"], pod["containers"]
     weights = "/data/models/org/chat"
     assert fetch["args"] == ["python", "-m", "trainer.fetch", "--model", "org/chat", "--output", weights]
     words = prepare["args"]
@@ -145,7 +145,7 @@ def test_four_keys_fetch_the_model_and_prepare_with_its_tokenizer() -> None:
 def test_a_teacher_is_fetched_to_where_the_trainers_look_for_it() -> None:
     teacher = {"task": "distillation", "distillation": {"teacher": "distilgpt2"}, "model": {}, "adapter": {}}
     stack = finetuned(training=teacher, workers={"memoryGib": 8})
-    (fetch,) = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]["initContainers"]
+    fetch = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]["initContainers"][1]
     assert trained(stack).distillation.teacher == fetch["args"][-1]
 
 
@@ -154,7 +154,7 @@ def test_a_folder_on_the_volume_is_taken_as_it_is_and_nothing_is_fetched() -> No
     model = {"name": "/data/models/mine"}
     stack = finetuned(training={"task": "finetune", "model": model})
     pod = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]
-    assert not pod.get("initContainers")
+    assert [container["name"] for container in pod["initContainers"]] == ["folders"]
     words = pod["containers"][0]["args"]
     assert words[words.index("--tokenizer") + 1] == "/data/models/mine"
 

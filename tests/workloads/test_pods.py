@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address, ip_network
 from typing import Any
@@ -205,21 +204,17 @@ def test_gpu_workers_ask_for_gpus_and_tolerate_their_taint(local_kubeconfig: obj
     assert not any("nvidia.com/gpu" in str(item) for item in pod(stack, "Job", "dataset")["containers"])
 
 
-@pytest.mark.parametrize("stack", stacks())
-def test_trainers_on_accelerators_share_a_key_for_compiled_code_that_no_other_pod_has(
-    stack: str, local_kubeconfig: object
-) -> None:
-    recording = recorded(stack)
-    jobs = [item for item in recording.resources if item.kind == "Job" and item.name.startswith("training")]
-    (container,) = jobs[0].inputs["spec"]["template"]["spec"]["containers"]
-    named = [source["secretRef"]["name"] for source in container.get("envFrom", [])]
-    accelerators = any("gpu" in resource for resource in container["resources"]["limits"])
-    assert ("compile-key" in named) == accelerators
-    pods = [
-        item.inputs["spec"]["template"]["spec"]
-        for item in recording.resources
-        if item.kind in ("Job", "Deployment", "StatefulSet", "DaemonSet")
-    ]
-    others = [pod for pod in pods if container not in pod["containers"]]
-    assert others
-    assert "compile-key" not in json.dumps(others)
+@pytest.mark.usefixtures("local_kubeconfig")
+def test_what_reads_the_web_can_write_datasets_and_models_alone() -> None:
+    """Trainers execute code that they find in the folder of their run (trainer/train/compiled.py)."""
+    values = stack_file_values("local")
+    values["training"]["model"] = {"name": "org/model"}
+    spec = pod(record("local", values), "Job", "dataset")
+    folders, *readers = [*spec["initContainers"], *spec["containers"]]
+    assert folders["args"] == ["mkdir", "-p", "/data/datasets", "/data/models"]
+    assert [each["name"] for each in readers] == ["fetch", "prepare"]
+    for each in readers:
+        mounts = [mount for mount in each["volumeMounts"] if mount["name"] == "data"]
+        writes = {mount["mountPath"]: mount.get("subPath") for mount in mounts if not mount.get("readOnly")}
+        assert writes == {"/data/datasets": "datasets", "/data/models": "models"}
+        assert each["args"][each["args"].index("--output") + 1].startswith(tuple(f"{path}/" for path in writes))

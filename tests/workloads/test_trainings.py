@@ -60,7 +60,7 @@ def test_each_has_a_job_a_service_a_budget_and_a_folder() -> None:
 
 def test_what_belongs_to_the_stack_is_there_once() -> None:
     one, two = several("aws-g4dn", {"a": None}), several("aws-g4dn", AB)
-    own = ("Training", "Job", "JobPatch", "Service", "PodDisruptionBudget", "PriorityClass", "Secret", "CompileKey")
+    own = ("Training", "Job", "JobPatch", "Service", "PodDisruptionBudget", "PriorityClass")
     shared = (
         {(item.type, item.name) for item in each.resources if item.kind not in own and "-config" not in item.name}
         for each in (one, two)

@@ -2,12 +2,11 @@
 
 Compiled code is kept in one file of the run directory, so that a worker that joins later finds it. Inductor's and
 Triton's own caches stay on the node's disk: shared over NFS, workers that compile at the same time get stale handles
-and half-written files (pytorch#173679, triton#11512). The file holds code, and others may write to the storage: it is
-signed with a key that only the workers of the run have, and read only if the signature matches.
+and half-written files (pytorch#173679, triton#11512). The file holds code: only pods that the stack's owner trusts may
+write there, not the dataset Job, which reads the web (workloads/dataset.py).
 """
 
 import contextlib
-import hmac
 import os
 import re
 import shutil
@@ -18,9 +17,7 @@ import torch
 
 from trainer import log
 from trainer.config.schema import Config
-from trainer.contract import CACHE_KEY
 from trainer.errors import UserError
-from trainer.files import open_regular
 from trainer.models.adapters import trained
 from trainer.parallel.engine import Engine
 from trainer.parallel.world import World
@@ -29,8 +26,6 @@ from trainer.train.feed import Batch
 
 FOLDER = "compiled"
 """In the run directory."""
-SIGNATURE_BYTES = 32
-"""Size of the HMAC-SHA256 signature, which stands before the content."""
 
 
 def choose(config: Config, device: torch.device) -> tuple[bool, str]:
@@ -60,18 +55,15 @@ class Cache:
     def __init__(self, run: Path, device: torch.device) -> None:
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         self.path = run / FOLDER / re.sub(r"[^a-z0-9.]+", "-", f"torch-{torch.__version__}-{name}".lower())
-        self._key = os.environ.get(CACHE_KEY, "").encode()  # without a key each node compiles for itself
+        # Code for CPUs is compiled for one model of processor, which the next worker's node may not have.
+        self._shared = device.type == "cuda"
 
     def load(self) -> str:
-        """Load the file. Returns found, none, off (no key) or refused (wrong signature)."""
-        if not self._key:
+        """Load the file. Returns found, none or off (a CPU: each node compiles for itself)."""
+        if not self._shared:
             return "off"
         try:
-            with open_regular(self.path) as file:
-                content = file.read()
-            if not hmac.compare_digest(content[:SIGNATURE_BYTES], self._signature(content[SIGNATURE_BYTES:])):
-                return "refused"
-            return "found" if torch.compiler.load_cache_artifacts(content[SIGNATURE_BYTES:]) is not None else "none"
+            return "found" if torch.compiler.load_cache_artifacts(self.path.read_bytes()) is not None else "none"
         except OSError:
             return "none"
 
@@ -79,17 +71,14 @@ class Cache:
         """Replace the file if this process has compiled something itself."""
         from torch._dynamo.utils import counters
 
-        made = torch.compiler.save_cache_artifacts() if self._key else None
+        made = torch.compiler.save_cache_artifacts() if self._shared else None
         if made is None or not counters["inductor"]["fxgraph_cache_miss"]:
             return
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         with contextlib.suppress(OSError):  # the cache only saves time
             self.path.parent.mkdir(exist_ok=True)
-            temporary.write_bytes(self._signature(made[0]) + made[0])
+            temporary.write_bytes(made[0])
             temporary.replace(self.path)
-
-    def _signature(self, content: bytes) -> bytes:
-        return hmac.digest(self._key, content, "sha256")
 
 
 def prepare(work: Work, engine: Engine, run: Path, world: World, dtype: torch.dtype, step: int) -> None:
