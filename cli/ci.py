@@ -16,7 +16,6 @@ import typer
 from cli import CommandError, last_line
 from cli.target import PROOF, StackName, configuration, known
 from infra.clouds import cloud_of
-from infra.doctor.images import BUILDX
 from infra.image import TRAINER, content_hash, stage
 from infra.stackfiles import ROOT, stacks
 
@@ -25,6 +24,8 @@ COMMAND = ("pulumi", "stack", "ls", "--json")
 #: Hours after its last `up` until a dead proof expires: its training has ended by then (prove/subject.py).
 PROOF_HOURS = 6.0
 LOCKED = ("infra", "trainer")
+#: Debian 12 and Ubuntu 22.04 have Docker without it, and no package of its own (packages.debian.org, 2026-11-28).
+BUILDX = "install it after docs.docker.com/engine/install, whose docker-buildx-plugin Debian's own docker.io lacks"
 OPTIONS = ("--require-hashes", "--disable-pip", "--progress-spinner", "off")
 
 

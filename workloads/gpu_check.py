@@ -96,6 +96,7 @@ class GpuCheck(pulumi.ComponentResource):
                 opts,
                 pulumi.ResourceOptions(
                     delete_before_replace=True,
+                    # Of a Job that is there; one that is made again, as with its cluster, has the size of now.
                     ignore_changes=[*(f"spec.{field}" for field in SIZED), "spec.template.spec.containers[0].args"],
                     depends_on=[*after, service],
                 ),

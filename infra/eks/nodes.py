@@ -96,7 +96,8 @@ class Groups:
             opts=self.scope.options(
                 depends_on=[*self.nodes.grants, *self.after],
                 timeouts=LONG,
-                # The autoscaler sets it; a `pulumi up` must not take nodes away from a training.
+                # The autoscaler sets it; a `pulumi up` must not take nodes away from a training. A group that is made
+                # again, whose nodes are gone, begins with the least, and the autoscaler adds what pods wait for.
                 ignore_changes=["scalingConfig.desiredSize"],
                 # The name is fixed, so a new group cannot stand beside the old one.
                 delete_before_replace=True,

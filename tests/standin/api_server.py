@@ -92,7 +92,9 @@ def api_server(
     """Start etcd, the API server of a tool of gomod/tools.yaml and its controllers; stop them at the end.
 
     emulated: an older minor version as which the API server behaves; scheduler: place pods on nodes that a test makes,
-    and leave it to the test what becomes of them.
+    and leave it to the test what becomes of them. Without controllers no Job completes, and what is deleted in the
+    foreground, Pulumi's default, keeps its finalizer: an `up` waits for both of a Job that it replaces until its
+    timeout, and for neither with pulumi.com/skipAwait (pulumi-kubernetes 4.34.2, provider/pkg/metadata/overrides.go).
     """
     for name in ("etcd", tool):
         if not toolchain.is_built(toolchain.BY_NAME[name]):

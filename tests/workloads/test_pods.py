@@ -209,6 +209,7 @@ def test_what_reads_the_web_can_write_datasets_and_models_alone() -> None:
     """Trainers execute code that they find in the folder of their run (trainer/train/compiled.py)."""
     values = stack_file_values("local")
     values["training"]["model"] = {"name": "org/model"}
+    del values["dataset"]["tokenizer"]
     spec = pod(record("local", values), "Job", "dataset")
     folders, *readers = [*spec["initContainers"], *spec["containers"]]
     assert folders["args"] == ["mkdir", "-p", "/data/datasets", "/data/models"]

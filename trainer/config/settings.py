@@ -211,7 +211,7 @@ class Metrics(Settings):
     wandb_project: str = ""
     """Log to this Weights & Biases project too; WANDB_API_KEY and WANDB_MODE=offline work as usual. Empty: none."""
     prometheus_port: Annotated[Natural, Field(le=65_535)] = 0
-    """Port of a Prometheus endpoint (/metrics) on the first worker. 0: none."""
+    """Port of a Prometheus endpoint (/metrics) on the first worker, which any pod of the cluster may read. 0: none."""
 
 
 def _source(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What the doctor finds out about builders and registries. Docker's answers are those of buildx 0.34."""
+"""What the doctor finds out about builders and registries."""
 
 from __future__ import annotations
 
@@ -12,76 +12,20 @@ from typing import Any
 import pytest
 
 from infra.doctor import images
-from infra.finding import Finding
 from infra.parse import parse
 from infra.sections import ImageConfig
 from tests.conftest import write_kubeconfig
 
-NO_ENGINE = {"Current": True, "Driver": "", "Err": "failed to connect to the docker API", "Name": "default"}
-ENGINE = {"Current": True, "Driver": "docker", "Name": "default", "Nodes": [{"Status": "running"}]}
 
-
-def builder(name: str, driver: str, status: str, **more: Any) -> dict[str, Any]:
-    return {"Current": False, "Driver": driver, "Name": name, "Nodes": [{"Status": status, **more}]}
-
-
-class Docker:
-    """A program `docker` on PATH that answers as it is told."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "bin").mkdir()
-
-    def answers(self, builders: list[dict[str, Any]], engine: bool = True, pulled: bool = False) -> None:
-        listed = self.folder / "builders"
-        listed.write_text("".join(json.dumps({"Nodes": [{"Name": ""}], **one}) + "\n" for one in builders))
-        program = self.folder / "bin" / "docker"
-        cases = {"buildx version": 0, "version": not engine, "image inspect": not pulled}
-        rest = "\n".join(f'"{start} "*|"{start}") exit {int(code)};;' for start, code in cases.items())
-        program.write_text(f'#!/bin/sh\ncase "$*" in\n"buildx ls"*) cat {listed};;\n{rest}\n*) exit 1;;\nesac\n')
-        program.chmod(0o755)
-
-
-@pytest.fixture
-def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Docker:
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    return Docker(tmp_path)
-
-
-def only(image: ImageConfig) -> Finding:
-    return images.builder(image)
-
-
-def test_a_remote_buildkit_needs_no_engine(docker: Docker) -> None:
-    docker.answers(
-        [NO_ENGINE, builder("dead", "remote", "inactive"), builder("far", "remote", "running")], engine=False
-    )
-    for image in (ImageConfig(), ImageConfig(buildx="far")):
-        assert (only(image).level, only(image).text) == (
-            "ok",
-            "BuildKit" if image.buildx is None else "BuildKit, builder far",
-        )
-
-
-def test_neither_an_engine_nor_a_builder_is_one_line(docker: Docker) -> None:
-    docker.answers([NO_ENGINE], engine=False)
-    finding = only(ImageConfig())
-    assert (finding.level, finding.text) == ("problem", "neither the Docker engine nor a remote BuildKit answers")
-
-
-def test_a_buildx_that_cannot_list_its_builders_is_no_engine_that_is_off(docker: Docker) -> None:
-    docker.answers([ENGINE])
-    program = docker.folder / "bin" / "docker"
-    program.write_text('#!/bin/sh\n[ "$2" = version ] || { echo "unknown flag: --format" >&2; exit 125; }\n')
-    for image in (ImageConfig(), ImageConfig(buildx="mine")):
-        assert only(image).level == "unchecked"
-
-
-def test_a_builder_that_is_not_there_names_those_that_are(docker: Docker) -> None:
-    docker.answers([ENGINE, builder("mine", "docker-container", "running")])
-    finding = only(ImageConfig(buildx="yours"))
-    assert (finding.level, finding.text) == ("problem", "docker has no builder yours; there are: default, mine")
+@pytest.mark.parametrize(("chosen", "program"), [("buildkit", "docker"), ("buildah", "buildah")])
+def test_what_builds_the_image_is_installed(
+    chosen: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    image = ImageConfig.model_validate({"builder": chosen})
+    assert images.builder(image).text.startswith(f"{program} is not on PATH")
+    (tmp_path / program).touch(mode=0o755)
+    assert images.builder(image).level == "ok"
 
 
 @pytest.fixture
@@ -147,10 +91,11 @@ def test_a_registry_that_is_down_is_one_line(registry: tuple[str, dict[str, int]
 
 
 def test_a_stack_on_a_cluster_of_ones_own_is_looked_at_with_what_the_cluster_offers(
-    docker: Docker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: tuple[str, dict[str, int]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: tuple[str, dict[str, int]]
 ) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "docker").touch(mode=0o755)
     monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kind", "kind-kind", None)))
-    docker.answers([ENGINE, builder("mine", "docker-container", "running", DriverOpts={"network": "host"})])
     values = {"cluster": {"context": "kind-kind"}, "image": {"registry": registry[0]}}
     (refused,) = images.of_existing(parse(values, "s"), "s")
     assert (refused.level, refused.key) == ("problem", "image.registry")

@@ -40,12 +40,10 @@ KUBECONFIGS = {
     "UTF-16 without a mark": "clusters: []".encode("utf-16-le"),
     "half of a UTF-16 letter": "clusters: []".encode("utf-16")[:-1],
     "a list": b"- a\n- b\n",
-    "a sentence": b"You must be logged in\n",
     "clusters as a mapping": b"clusters: {a: {server: b}}\ncontexts: []\n",
     "contexts without names": b"contexts: [{context: {cluster: a}}]\n",
     "a context that is a word": b"contexts: [mine]\n",
     "bad YAML": b"clusters: [\n",
-    "a tab": b"clusters:\n\t- a\n",
 }
 
 
@@ -74,16 +72,9 @@ def test_a_kubeconfig_without_contexts_has_none(content: bytes, tmp_path: Path) 
 SERVICE = {"type": "service_account", "client_email": "a@b", "token_uri": "https://localhost:1"}
 GOOGLE: dict[str, tuple[bytes | None, str]] = {
     "missing": (None, "was not found"),
-    "empty": (b"", "is not a valid json file"),
-    "UTF-16": (json.dumps(SERVICE).encode("utf-16"), "is not a valid json file"),
     "no JSON": (b"type: service_account", "is not a valid json file"),
     "a list": (b"[]", "has no attribute"),
-    "no type": (b"{}", "does not have a valid type"),
-    "another type": (b'{"type": "oauth"}', "does not have a valid type"),
     "a service account without a key": (json.dumps(SERVICE).encode(), "private_key"),
-    "a broken key": (json.dumps({**SERVICE, "private_key": "-----BEGIN"}).encode(), ""),
-    "a user without a token": (b'{"type": "authorized_user", "client_id": "a"}', "client_secret"),
-    "federation without a source": (b'{"type": "external_account", "audience": "a"}', ""),
 }
 
 
@@ -104,33 +95,17 @@ def test_a_file_of_google_credentials_that_cannot_be_used_is_named_with_its_vari
     assert caught.value.fix.startswith("unset GOOGLE_APPLICATION_CREDENTIALS"), "no login helps while it is set"
 
 
-def printing(text: str, code: int = 0) -> str:
-    """A credential_process: its answer, or its error and exit code."""
-    program = f"import sys; print({text!r}, file=sys.{'stderr' if code else 'stdout'}); sys.exit({code})"
-    return f"[default]\ncredential_process = {shlex.join([sys.executable, '-c', program])}\n"
+def printing(text: str) -> str:
+    """A credential_process that answers so."""
+    return f"[default]\ncredential_process = {shlex.join([sys.executable, '-c', f'print({text!r})'])}\n"
 
 
 #: ~/.aws/config -> words of the reason.
 AWS: dict[str, tuple[bytes, str]] = {
-    "no sections": (b"region = us-east-2\n", "Unable to parse config file"),
     "UTF-16": ("[default]\nregion = a\n".encode("utf-16"), "Unable to parse config file"),
-    "bytes": (b"\x80\x81[default]", "Unable to parse config file"),
-    "a section twice": (b"[default]\n[default]\n", "Unable to parse config file"),
     "a process that is missing": (b"[default]\ncredential_process = /nowhere/vault get\n", "/nowhere/vault"),
-    "a process that fails": (printing("vault is sealed", 3).encode(), "vault is sealed"),
     "a process that prints no JSON": (printing("Enter MFA code:").encode(), "Expecting value"),
-    "a process without keys": (printing('{"Version": 1}').encode(), "AccessKeyId"),
-    "a process of another version": (printing('{"Version": 2}').encode(), "version"),
-    "a quote without its end": (b'[default]\ncredential_process = "vault\n', "quotation"),
     "half of a key": (b"[default]\naws_access_key_id = a\n", "aws_secret_access_key"),
-    "a role from a profile that is missing": (
-        b"[default]\nrole_arn = arn:aws:iam::123456789012:role/a\nsource_profile = other\n",
-        "other",
-    ),
-    "a token that is no file": (
-        b"[default]\nrole_arn = arn:aws:iam::123456789012:role/a\nweb_identity_token_file = /nowhere/token\n",
-        "/nowhere/token",
-    ),
 }
 
 
