@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
@@ -27,6 +27,18 @@ SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB = "pd-balanced", 100
 TOKEN, FILE = "GOOGLE_OAUTH_ACCESS_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS"
 #: Key of the label and taint that mark the pools of a compute class; our class's name, which may not begin with `gke`.
 COMPUTE_CLASS, CLASS = "cloud.google.com/compute-class", "trainyard-workers"
+
+
+@cache
+def channels() -> dict[str, dict[str, Any]]:
+    """Release channel of GKE -> the version that it gave, and when."""
+    return load(Path(__file__).with_name("versions.yaml"))["channels"]
+
+
+if TYPE_CHECKING:
+    Channel = str
+else:
+    Channel = Literal[tuple(channels())]
 
 
 def _past(text: str) -> str:
@@ -87,8 +99,8 @@ class GkeConfig(Section):
     """Id of the Google Cloud project, which must exist and have billing."""
     zone: Annotated[str, StringConstraints(pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$"), Replaces("cluster, data")]
     """Zone of everything: accelerators are zonal, and a zonal control plane starts faster at the same price."""
-    release_channel: Literal["RAPID", "REGULAR", "STABLE"] = "REGULAR"
-    """Release channel from which GKE upgrades the control plane."""
+    release_channel: Channel = "REGULAR"
+    """Release channel from which a new cluster has its version, and GKE upgrades the control plane."""
     no_upgrades_since: Annotated[str, AfterValidator(_past)] | None = "2026-11-01T00:00:00Z"
     """From this time until the version's end of support, GKE upgrades neither the minor version nor the nodes, which
     would restart a training. null: upgrades come with the channel."""

@@ -20,7 +20,12 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 STACKS = sorted(file.name.split(".")[1] for file in ROOT.glob("Pulumi.*.yaml"))
 #: Version -> the tool that has it, or that emulates it.
-VERSIONS = {"1.35": ("kubernetes", "1.35"), "1.36": ("kubernetes", ""), "1.37": ("kubernetes-1.37", "")}
+VERSIONS = {
+    "1.34": ("kubernetes", "1.34"),
+    "1.35": ("kubernetes", "1.35"),
+    "1.36": ("kubernetes", ""),
+    "1.37": ("kubernetes-1.37", ""),
+}
 #: Groups whose definitions come with a cloud or an operator.
 CUSTOM = ("autoscaling.x-k8s.io", "monitoring.googleapis.com", "trainer.kubeflow.org")
 
@@ -100,7 +105,7 @@ def test_a_range_with_host_bits_is_refused_from_1_36_on(server: ApiServer, versi
     policy = {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": peers}]}
     named = {"name": "x", "namespace": "ranges"}
     thing = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": named, "spec": policy}
-    if version == "1.35":
+    if version in ("1.34", "1.35"):
         server.apply(thing, "test")
         assert server.warnings.pop()
     else:
