@@ -322,7 +322,7 @@ class JobConfig(Section):
     max_hours: Hours = 168
     """End the Job after this time, whatever it has reached, to limit the bill. The next training of the same name
     resumes it. The default is a week: a training that only begins rounds, or that everybody forgot, ends then."""
-    hold_minutes: Annotated[float, Field(ge=0.1, le=25)] | None = 15
+    hold_minutes: Annotated[Annotated[float, Field(ge=0.1, le=25)] | None, OnlyWith("job.runtime", "job")] = 15
     """How long a training whose `workers.min` have not all found a node may keep those that it got. Then it lets them
     go and waits in the queue; null: it keeps them. At most 25: after 30 minutes its pods begin anew to wait."""
 
