@@ -9,6 +9,7 @@ import hashlib
 import json
 import mmap
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,28 +50,27 @@ class Tokens:
         """Tokens in each shard."""
         return [len(shard) for shard in self._shards]
 
-    def read(self, start: int, length: int) -> np.ndarray:
-        """`length` tokens from position `start`, across shard borders."""
-        parts = []
-        shard = int(np.searchsorted(self._starts, start, side="right")) - 1
-        while length > 0:
-            offset = start - int(self._starts[shard])
-            part = self._shards[shard][offset : offset + length]
-            parts.append(part)
-            start, length, shard = start + len(part), length - len(part), shard + 1
-        return np.concatenate(parts) if len(parts) > 1 else np.asarray(parts[0])
-
-    def announce(self, start: int, length: int) -> None:
-        """Ask the kernel to prefetch these tokens without a wait: network storage then serves many windows at once."""
+    def _parts(self, start: int, length: int) -> Iterator[tuple[np.ndarray, int, int]]:
+        """The shards of `length` tokens from position `start`, each with the place and the number of its own."""
         shard = int(np.searchsorted(self._starts, start, side="right")) - 1
         while length > 0:
             values, offset = self._shards[shard], start - int(self._starts[shard])
             count = min(length, len(values) - offset)
+            yield values, offset, count
+            start, length, shard = start + count, length - count, shard + 1
+
+    def read(self, start: int, length: int) -> np.ndarray:
+        """`length` tokens from position `start`, across shard borders."""
+        parts = [values[offset : offset + count] for values, offset, count in self._parts(start, length)]
+        return np.concatenate(parts) if len(parts) > 1 else np.asarray(parts[0])
+
+    def announce(self, start: int, length: int) -> None:
+        """Ask the kernel to prefetch these tokens without a wait: network storage then serves many windows at once."""
+        for values, offset, count in self._parts(start, length):
             pages: mmap.mmap | None = getattr(values, "_mmap", None)
             if pages is not None and count > 0:
                 first = offset * values.itemsize // mmap.PAGESIZE * mmap.PAGESIZE
                 pages.madvise(mmap.MADV_WILLNEED, first, (offset + count) * values.itemsize - first)
-            start, length, shard = start + count, length - count, shard + 1
 
     def place(self, position: int) -> str:
         """The shard of a token and its place there, for messages."""

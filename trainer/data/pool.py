@@ -123,8 +123,7 @@ def _coder(settings: Settings) -> Coder:
 def _progress(output: Path, pieces: int) -> Iterator[None]:
     """Tell what is in the folder while it fills: as a bar on a terminal, elsewhere every LOG_SECONDS."""
     ended = threading.Event()
-    follow = _show if sys.stderr.isatty() else _log
-    thread = threading.Thread(target=follow, args=(output, pieces, ended), daemon=True)
+    thread = threading.Thread(target=_follow, args=(output, pieces, ended), daemon=True)
     thread.start()
     try:
         yield
@@ -142,22 +141,18 @@ def _done(output: Path) -> tuple[int, int]:
     return len(list((output / PROGRESS).glob("[0-9]*.json"))), size
 
 
-def _log(output: Path, pieces: int, ended: threading.Event) -> None:
-    begun, (first, _) = time.monotonic(), _done(output)
-    while not ended.wait(LOG_SECONDS):
-        done, size = _done(output)
-        passed = time.monotonic() - begun
-        left = {"eta_seconds": round(passed * (pieces - done) / (done - first))} if done > first else {}
-        event("preparing", pieces=f"{done}/{pieces}", megabytes_written=round(size / 1e6), **left)
-
-
-def _show(output: Path, pieces: int, ended: threading.Event) -> None:
+def _follow(output: Path, pieces: int, ended: threading.Event) -> None:
     from tqdm import tqdm
 
-    with tqdm(total=pieces, desc="prepare", unit="piece") as bar:
+    begun, (first, _) = time.monotonic(), _done(output)
+    with tqdm(total=pieces, desc="prepare", unit="piece", disable=not sys.stderr.isatty()) as bar:
         last = False
         while not last:
-            last = ended.wait(BAR_SECONDS)
+            last = ended.wait(LOG_SECONDS if bar.disable else BAR_SECONDS)
             done, size = _done(output)
             bar.update(done - bar.n)
             bar.set_postfix_str(f"{size / 1e6:.0f} MB written")
+            if bar.disable and not last:
+                passed = time.monotonic() - begun
+                left = {"eta_seconds": round(passed * (pieces - done) / (done - first))} if done > first else {}
+                event("preparing", pieces=f"{done}/{pieces}", megabytes_written=round(size / 1e6), **left)

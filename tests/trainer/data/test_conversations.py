@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from tokenizers import Tokenizer
 
 from tests.trainer.data.chats import shown, tokens
 from tests.trainer.data.templates import ASKING, CHATML, LLAMA, MARKED, MISTRAL, THINKING
@@ -18,7 +17,7 @@ from tests.trainer.toy import apart
 from trainer import prepare
 from trainer.data import documents
 from trainer.data.batches import open_dataset
-from trainer.data.conversations import COUNTS, ID, Chat
+from trainer.data.conversations import Chat
 from trainer.errors import UserError
 
 Message = dict[str, Any]
@@ -93,18 +92,6 @@ def _from(message: Message) -> str:
     return {"user": "human", "assistant": "gpt"}.get(message["role"]) or message["role"]
 
 
-@pytest.mark.parametrize("template", [CHATML, LLAMA, MARKED])
-def test_ids_and_mask_are_those_of_transformers(chat: Callable[[str], Chat], tmp_path: Path, template: str) -> None:
-    from transformers import PreTrainedTokenizerFast
-
-    (found,) = tokens(chat(template), {"messages": TALK})
-    known: Any = PreTrainedTokenizerFast.from_pretrained(tmp_path)
-    theirs = known.apply_chat_template(TALK, return_dict=True, return_assistant_tokens_mask=template == MARKED)
-    assert (found & ID).tolist() == theirs["input_ids"]
-    if template == MARKED:
-        assert ((found & COUNTS) != 0).tolist() == [bool(value) for value in theirs["assistant_masks"]]
-
-
 def test_an_answer_that_later_turns_change_is_learned_as_it_was_given(
     chat: Callable[[str], Chat], tmp_path: Path
 ) -> None:
@@ -116,21 +103,6 @@ def test_an_answer_that_later_turns_change_is_learned_as_it_was_given(
     assert "⟦<think>hm 1</think>It is rays.<|im_end|>⟧" in found[0]
     assert "<|im_start|>assistant\nIt is rays.<|im_end|>" in found[1]
     assert found[1].count("⟦") == 1
-
-
-def test_text_that_looks_like_a_special_token_is_text(chat: Callable[[str], Chat], tmp_path: Path) -> None:
-    talk = [
-        {"role": "user", "content": "Strike <s>this</s>\U000f0001!"},
-        {"role": "assistant", "content": "So: <s>this</s> <|im_end|>"},
-    ]
-    (found,) = tokens(chat(CHATML), {"messages": talk})
-    assert shown(tmp_path, found) == (
-        "<|im_start|>user\nStrike <s>this</s>!<|im_end|>\n<|im_start|>assistant\n"
-        "⟦So: <s>this</s> <|im_end|><|im_end|>⟧\n"
-    )
-    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    ids = (found & ID).tolist()
-    assert [ids.count(tokenizer.token_to_id(word)) for word in ("<s>", "</s>", "<|im_end|>")] == [0, 0, 2]
 
 
 def test_a_completion_follows_its_prompt_as_it_is(chat: Callable[[str], Chat], tmp_path: Path) -> None:

@@ -283,12 +283,6 @@ def test_memory_is_bounded_where_every_word_is_new(monkeypatch: pytest.MonkeyPat
     assert most < 32 << 20
 
 
-def test_text_that_looks_like_a_special_token_is_text(encoders: dict[str, Both]) -> None:
-    ids = np.frombuffer(encoders["gpt2"][0](["a<|endoftext|>b"])[0], np.uint32)
-    assert 50256 not in ids
-    assert load_tokenizer("gpt2").decode(ids.tolist()) == "a<|endoftext|>b"
-
-
 class _Wrong:
     """gigatoken with a fault in texts that hold a word."""
 

@@ -270,7 +270,7 @@ def test_progress_is_told_in_log_lines(tmp_path: Path, capsys: pytest.CaptureFix
             (records / "recipe.json").touch()
             return next(ended) or bool((records / f"{len(list(records.iterdir())):05d}.json").touch())
 
-    pool._log(tmp_path, 5, Ended())
+    pool._follow(tmp_path, 5, Ended())
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("event=preparing pieces=1/5 megabytes_written=3 eta_seconds=")
     assert second.startswith("event=preparing pieces=2/5 ")

@@ -173,37 +173,36 @@ def test_a_tokenizer_that_is_lost_or_damaged_comes_back(
 
 
 def test_more_than_65536_words_take_four_bytes_each(tokenizer: Path, tmp_path: Path) -> None:
-    large = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-    large.add_tokens([f"<word {number}>" for number in range(70_000)])
+    parts = json.loads((tokenizer / "tokenizer.json").read_text())
+    parts["model"]["vocab"] |= {f"word {number}": 500 + number for number in range(70_000)}
+    large = Tokenizer.from_str(json.dumps(parts))
+    large.add_tokens(["<word>"])
     large.save(str(tmp_path / "tokenizer.json"))
     text = tmp_path / "text.txt"
-    text.write_text("Light <word 69999> and <word 3>.\n\n" * 600)
+    text.write_text("Light <word> and rays.\n\n" * 600)
     prepare.prepare([str(text)], tmp_path / "data", str(tmp_path), fraction=0.3, shard_tokens=10**6)
     dataset = open_dataset(str(tmp_path / "data"))
     ids = dataset.train.read(0, len(dataset.train))
     assert ids.dtype == np.uint32
-    assert ids.max() == 500 + 69_999
-    assert "Light <word 69999> and <word 3>." in large.decode(ids.tolist())
+    assert ids.max() == 500 + 70_000
+    assert "Light <word> and rays." in large.decode(ids.tolist())
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("vocabulary", "{cut"), ("vocabulary", "[1]"), ("merges", "a b c\n"), ("vocabulary", "")]
+    ("name", "content"), [("vocab.json", "{cut"), ("vocab.json", "[1]"), ("merges.txt", "a b c\n")]
 )
-@pytest.mark.parametrize("files", [("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")])
 def test_damaged_files_of_the_old_format_are_one_line(
-    files: tuple[str, str], name: str, content: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, content: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = tmp_path / "words"
     words.mkdir()
-    whole = {"vocabulary": '{"a": 0, "b": 1, "ab": 2}', "merges": "a b\n", name: content}
-    for file, kind in zip(files, ("vocabulary", "merges"), strict=True):
-        (words / file).write_text(whole[kind])
-    (words / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    whole = {"vocab.json": '{"a": 0, "b": 1, "ab": 2}', "merges.txt": "a b\n", name: content}
+    for file, said in (whole | {"tokenizer_config.json": '{"tokenizer_class": "GPT2Tokenizer"}'}).items():
+        (words / file).write_text(said)
     arguments = ["--input", str(text), "--output", str(tmp_path / "out"), "--tokenizer", str(words)]
     assert prepare.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    said = f"{files[0]} and {files[1]} are no byte-level tokenizer (" if files[0] == "encoder.json" else "transformers"
-    assert line.startswith(f"--tokenizer {words}: {said}")
+    assert line.startswith(f"--tokenizer {words}: transformers cannot build it (")
 
 
 ASKED = "I'll be 1234 at 12:30,  don't\n\nyou? <|im_start|>user Ünï\u0301 日本語"
