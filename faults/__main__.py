@@ -38,11 +38,8 @@ def main() -> int:
     names = [fault.name for fault in FAULTS]
     if unknown := [name for name in options.faults if name not in names]:
         parser.error(f"no fault {unknown[0]}; allowed: {', '.join(names)}")
-    if os.geteuid() != 0:
-        print("error: chaos needs root, for network namespaces; run it with sudo", file=sys.stderr)
-        return 2
-    if missing := [name for name in NEEDED if not shutil.which(name)]:
-        print(f"error: missing: {', '.join(missing)}; make chaos builds etcd, apt-get has the rest", file=sys.stderr)
+    if problem := unmet():
+        print(f"error: {problem}", file=sys.stderr)
         return 2
     others, results = page.busy(), list[Result]()
     with tempfile.TemporaryDirectory(prefix="trainyard-chaos-") as temporary:
@@ -54,6 +51,14 @@ def main() -> int:
     if not options.faults:
         write(results, others)
     return int(any(result.problem or result.slow for result in results))
+
+
+def unmet() -> str:
+    """What this machine lacks for a laboratory; empty: nothing."""
+    if os.geteuid() != 0:
+        return "chaos needs root, for network namespaces; run it with sudo"
+    missing = [name for name in NEEDED if not shutil.which(name)]
+    return f"missing: {', '.join(missing)}; make chaos builds etcd, apt-get has the rest" if missing else ""
 
 
 def write(results: list[Result], others: float, path: Path = PAGE) -> None:

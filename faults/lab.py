@@ -24,7 +24,7 @@ from faults.journal import Journal
 from faults.network import Network
 from infra.stackfiles import ROOT
 from local import toolchain
-from trainer.contract import DONE, ETCD_PORT, EXIT_FATAL
+from trainer.contract import DONE, ETCD_PORT, EXIT_FATAL, WORKER
 
 MACHINES = 6
 ETCD, FIRST = 2, 11
@@ -53,7 +53,7 @@ NODES = "1:1000"
 
 @dataclass
 class Pod:
-    """`python -m trainer.launch` on a machine. Files NAME.log and NAME.termination in `folder` have what it said."""
+    """A launcher on a machine. Files NAME.log and NAME.termination in `folder` have what it said."""
 
     name: str
     machine: str
@@ -61,16 +61,13 @@ class Pod:
     process: subprocess.Popen[bytes]
 
     @classmethod
-    def start(cls, name: str, machine: str, network: Network, folder: Path, arguments: list[str]) -> Pod:
-        options = ["--local-addr", network.machines[machine], "--nnodes", NODES, "--rdzv-id", "job"]
-        options += ["--rdzv-endpoint", f"{network.machines['etcd']}:{ETCD_PORT}"]
+    def start(cls, name: str, machine: str, network: Network, folder: Path, launch: list[str]) -> Pod:
         init = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "tini", "-g", "--"]
-        launch = [sys.executable, "-m", "trainer.launch", *options, "--", *arguments]
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         environment |= {"TRAINYARD_TERMINATION_LOG": str(folder / f"{name}.termination")}
         with open(folder / f"{name}.log", "ab") as log:
-            command = [*network.enter(machine), *init, *launch]
+            command = [*network.enter(machine), *init, sys.executable, *launch]
             process = subprocess.Popen(
                 command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
             )
@@ -103,10 +100,10 @@ class Pod:
 
     def agent(self) -> int:
         """Return the launcher's process id in this machine's PID namespace."""
-        return self._find("trainer.launch")
+        return self._find(lambda pid: command_line(pid).startswith(f"{sys.executable} -m trainer.launch"))
 
     def worker(self) -> int:
-        return self._find("trainer.train")
+        return self._find(lambda pid: Path(f"/proc/{pid}/comm").read_text() == f"{WORKER}\n")
 
     def everything(self) -> list[int]:
         return descendants(self.process.pid)
@@ -121,12 +118,12 @@ class Pod:
         self.signal(signal.SIGKILL, *(pid for pid in self.everything() if command_line(pid).startswith("tini")))
         self.process.wait(20)
 
-    def _find(self, module: str) -> int:
+    def _find(self, wanted: Callable[[int], bool]) -> int:
         for pid in self.everything():
-            words = command_line(pid)
-            if f"-m {module}" in words and not words.startswith(("unshare", "tini", "nsenter")):
-                return pid
-        raise LookupError(f"{self.name} runs no {module}:\n{self.log[-2000:]}")
+            with contextlib.suppress(OSError):
+                if wanted(pid):
+                    return pid
+        raise LookupError(f"{self.name} runs no such process:\n{self.log[-2000:]}")
 
 
 def command_line(pid: int) -> str:
@@ -193,8 +190,15 @@ class Lab:
         values = SETTINGS | {"data.directory": self._dataset, "run.directory": self._run} | settings
         arguments = [f"{key}={value}" for key, value in values.items()]
         name = f"n{machine}-{len(self.pods)}"
-        self.pods.append(pod := Pod.start(name, f"n{machine}", self.network, self.folder, arguments))
+        launch = self.launch(f"n{machine}", arguments)
+        self.pods.append(pod := Pod.start(name, f"n{machine}", self.network, self.folder, launch))
         return pod
+
+    def launch(self, machine: str, arguments: list[str]) -> list[str]:
+        """What Python runs on a machine, to train with these settings."""
+        options = ["--local-addr", self.network.machines[machine], "--nnodes", NODES, "--rdzv-id", "job"]
+        options += ["--rdzv-endpoint", f"{self.network.machines['etcd']}:{ETCD_PORT}"]
+        return ["-m", "trainer.launch", *options, "--", *arguments]
 
     def start(self, count: int = 3, **settings: Any) -> list[Pod]:
         return [self.pod(machine, **settings) for machine in range(count)]

@@ -29,6 +29,8 @@ TRAINER_ID = 65530
 none reads a pod's environment in the node's /proc: Debian gives accounts ids up to 64,999, and 65,534
 is nobody's (Debian policy 4.7.2, section 9.2.2)."""
 
+WORKER = "trainer.train"
+"""What ps and top show of a worker (comm in proc(5))."""
 ETCD_PORT = 2379
 """The port of the rendezvous."""
 

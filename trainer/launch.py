@@ -43,8 +43,6 @@ REACH_SECONDS = 120
 DONE_SECONDS = 75
 """A rendezvous is closed after DONE is written, but an NFS client may miss a new file for 60 s (acdirmax in nfs(5))."""
 HEARD_AGAIN_SECONDS = 0.05
-MALLOC = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=68719476736"
-"""Workers keep freed memory: otherwise glibc maps and clears pages for the large activations again at each step."""
 
 
 def main(arguments: list[str]) -> int:
@@ -129,11 +127,12 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
         if reason is not None:
             raise Stop(EXIT_RESTART, f"--rdzv-endpoint {host}:{port} not reachable for {REACH_SECONDS} s: {reason}")
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP"  # SIGTERM and SIGINT stay ours
-    os.environ.setdefault("GLIBC_TUNABLES", MALLOC)
     nccl.choose()
     processor.share_compilation(options.nproc_per_node)
     processor.own_compile_cache()
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
+    everywhere = os.sched_getaffinity(0)
+    processor.bind_workers(options.nproc_per_node)
     gc.disable()  # nothing that imports make is garbage
     from torch.distributed.elastic.rendezvous.api import (
         RendezvousClosedError,
@@ -142,12 +141,16 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
         RendezvousTimeoutError,
     )
 
-    from trainer.elastic import rendezvous, rendezvous_etcd
+    from trainer.elastic import nursery, rendezvous, rendezvous_etcd
     from trainer.elastic.agent import Agent
+    from trainer.train import __main__ as train
 
+    train.imports(load(arguments).task)
     gc.freeze()
     gc.enable()
-    processor.bind_workers(options.nproc_per_node)
+    os.sched_setaffinity(0, everywhere)  # OpenMP ties the thread that loads it to the first place
+    if nursery.is_safe():
+        nursery.Nursery(train.main).adopt()
     name = options.rdzv_id or rendezvous_id(run)
     parameters = RendezvousParameters(
         "c10d" if options.standalone else "etcd-v3",

@@ -33,9 +33,10 @@ from typing import Any
 from bench import page
 from bench.trainer import setup, speed_table
 from bench.trainer.peers import BIASED
-from trainer.launch import MALLOC
 
 PROGRAMS = ("ours", "loop", "Trainer")
+MALLOC = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=68719476736"
+"""What processor.keep_memory does in a worker, for all programs alike."""
 MODE_SECONDS = 120
 """Limit of a mode on an accelerator, so that one that hangs leaves time for the others; they take 30 to 60 s there."""
 NO_TIME = "no time left; run it again, and it comes first"
@@ -158,7 +159,7 @@ def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path, d
         "data": data,
         "scratch": str(scratch / "trainer"),
     } | dataclasses.asdict(mode)
-    environment = os.environ | {"GLIBC_TUNABLES": MALLOC}  # for all alike, as the launcher sets it
+    environment = os.environ | {"GLIBC_TUNABLES": MALLOC}
     environment |= {} if options.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
     environment |= {"OMP_NUM_THREADS": str(options.threads)} if options.threads else {}
     began = time.monotonic()

@@ -15,13 +15,12 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tests.ports import free_port
 
@@ -112,63 +111,17 @@ def run_worker(environment: dict[str, str], arguments: list[str], log: str) -> N
 
 
 def run_launcher(environment: dict[str, str], arguments: list[str], log: str) -> None:
-    """Run a node, like `python -m trainer.launch`; its workers are forked from it."""
+    """Run a node, like `python -m trainer.launch`."""
     os.setsid()
     os.chdir(ROOT)
     os.environ.clear()
     enter(environment, log)
-    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler as torchs
-
+    gc.freeze()  # do not collect the server's objects: they would close descriptors whose numbers are reused
+    if HOLD in environment:
+        _hold_saves(Path(environment[HOLD]))
     from trainer import launch
 
-    torchs.Popen = ForkedWorker
     sys.exit(launch.main(arguments))
-
-
-class ForkedWorker(subprocess.Popen[bytes]):
-    """A fork of this process in place of `python -m trainer.train ...`, without starting Python."""
-
-    def _execute_child(self, args: Any, *others: Any) -> None:
-        # In the order in which Python 3.11 hands them on.
-        _, _, _, _, _, env, _, _, _, stdin, *_ = others
-        assert list(args[1:3]) == ["-m", "trainer.train"], args
-        told, tell = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _become_worker(list(args[3:]), env, stdin, tell)
-        self._child_created = True
-        for descriptor in {tell, stdin} - {-1}:
-            os.close(descriptor)
-        os.read(told, 1)  # wait for setsid, as Popen does: the caller may signal the group from now on
-        os.close(told)
-
-
-def _become_worker(arguments: list[str], environment: dict[str, str], stdin: int, tell: int) -> NoReturn:
-    code = 1
-    try:
-        gc.freeze()  # do not collect the launcher's objects: they would close descriptors whose numbers are reused
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-        os.setsid()
-        os.write(tell, b".")
-        if stdin != -1:
-            os.dup2(stdin, 0)
-            sys.stdin = os.fdopen(0, closefd=False)
-        os.closerange(3, 4096)
-        os.environ.clear()
-        os.environ.update(environment)
-        if HOLD in environment:
-            _hold_saves(Path(environment[HOLD]))
-        from trainer.train.__main__ import main
-
-        code = main(arguments)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
 
 
 def _hold_saves(until: Path) -> None:
@@ -223,7 +176,7 @@ class Launcher:
     """A node in a session of its own, as a pod would run it."""
 
     def __init__(self, arguments: list[str], environment: dict[str, str], log: Path, real: bool) -> None:
-        """real: run `python -m trainer.launch` and its workers as programs, for ten times the CPU time."""
+        """real: run `python -m trainer.launch` as a program, for ten times the CPU time."""
         self._log = log
         log.touch()
         self._popen: subprocess.Popen[bytes] | None = None
@@ -268,5 +221,10 @@ class Launcher:
         self.wait(10)
 
     def workers(self) -> list[int]:
-        path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
-        return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+        """The children of the nursery, which is the launcher's only one."""
+        return [worker for nursery in children(self.pid) for worker in children(nursery)]
+
+
+def children(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()] if path.exists() else []

@@ -30,6 +30,9 @@ HUNG_SECONDS = 3
 """When a member is gone, workers hang in a collective that SIGTERM cannot interrupt: only a checkpoint in progress is
 worth waiting for."""
 POLL_SECONDS = 0.05
+CALM_SECONDS = 1.0
+"""So much longer is the pause before each further round in a row without a step: storage that is away for half a minute
+must not use them all up."""
 STOPPED_SECONDS = 10
 """A worker that something stopped (SIGSTOP, a debugger) holds up all others; after this long it is replaced."""
 
@@ -150,6 +153,7 @@ class Agent(LocalElasticAgent):
                 f"{rounds} ended without a step beyond {self._best}; the last with exit code "
                 f"{first.exitcode}: {reason}",
             )
+        time.sleep(CALM_SECONDS * max(0, self._fruitless - 1))
 
 
 def process_state(pid: int) -> str:

@@ -9,8 +9,8 @@ If the backend has a key for each member's heartbeat (etcd), heartbeats stay out
 key, and each write invalidates the concurrent ones: hundreds of members would spend their time on refused heartbeats.
 
 torch keeps every round open for a last call. Members change rounds with one write (rendezvous.py), so each member of
-the last round either waits for the next one or is gone: when none is left to come, the round begins at once. Newcomers
-arrive in groups and get the last call.
+the last round either waits for the next one or is gone when it opens: it begins at once. Newcomers arrive in groups:
+they get the last call while the members still train.
 """
 
 import logging
@@ -71,13 +71,13 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         """Member -> its newest heartbeat and the seconds for which we have watched it stay the same."""
         self._last, self._members = -1, frozenset[Any]()
         """The newest round that this node was in, and its members."""
-        self._largest = 0
+        self.largest = 0
         """Members of the largest round so far: all there are, as far as we know."""
 
     def remember(self) -> None:
         """Record the complete current round: once its members are back, the next round need not wait."""
         self._last, self._members = self._state.round, frozenset(self._state.participants)
-        self._largest = max(self._largest, len(self._members))
+        self.largest = max(self.largest, len(self._members))
 
     def returning(self) -> int:
         """How many members of the newest round wait for the next one."""
@@ -162,13 +162,11 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         self._end_last_call()
 
     def _end_last_call(self) -> None:
-        """End the last call when no member is left to come.
+        """End the last call if this node was in the last round: no member is left to come.
 
         A store that lost its data begins at round 0 again and does not know the members that are about to come back.
         """
         state = self._state
-        if state.complete or state.deadline is None or state.wait_list or state.round != self._last + 1:
-            return
-        here = state.participants.keys()
-        if here <= self._members or len(here) == self._largest:
+        follows = bool(self._members) and state.round == self._last + 1
+        if follows and not state.complete and state.deadline is not None and not state.wait_list:
             state.deadline = rendezvous_state.NEVER  # over

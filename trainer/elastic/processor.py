@@ -1,6 +1,7 @@
 """This node's CPU: whether it has the feature that the training requires, and which core each thread runs on."""
 
 import contextlib
+import ctypes
 import os
 import stat
 import tempfile
@@ -13,6 +14,8 @@ CPUINFO = Path("/proc/cpuinfo")
 KNOWN = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
 """Flags that messages name: the matrix units and vector registers by which oneDNN's kernels differ."""
 OPENMP = {"OMP_PLACES": "cores", "OMP_PROC_BIND": "close"}
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+"""Parameters of mallopt(3)."""
 
 
 def require_capability(flag: str, cpuinfo: Path = CPUINFO) -> None:
@@ -43,15 +46,22 @@ def read_processor(cpuinfo: Path = CPUINFO) -> tuple[str, set[str]]:
 
 
 def bind_workers(workers: int) -> None:
-    """Make this process's children bind OpenMP's threads to cores, if the training owns them (BIND_CORES=1).
+    """Have OpenMP, once it is loaded, bind its threads to cores, if the training owns them (BIND_CORES=1).
 
     Two threads that share a core share its matrix unit. Several workers on a node would all begin with the first core:
-    they are left to the scheduler. Call this after importing torch: OpenMP binds the main thread when the library is
-    loaded, and threads that it starts later (gloo's, the checkpoint writer) would stay on its one core.
+    they are left to the scheduler.
     """
     if os.environ.get(BIND_CORES) == "1" and workers == 1:
         for name, value in OPENMP.items():
             os.environ.setdefault(name, value)
+
+
+def keep_memory() -> None:
+    """Keep what is freed: otherwise glibc maps and clears pages for the large activations again at each step."""
+    if "GLIBC_TUNABLES" not in os.environ:
+        allocator = ctypes.CDLL(None)
+        allocator.mallopt(M_MMAP_MAX, 0)
+        allocator.mallopt(M_TRIM_THRESHOLD, -1)
 
 
 def share_compilation(workers: int) -> None:

@@ -10,6 +10,7 @@ import math
 import os
 import random
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 JOIN_SECONDS = 1800
 """A GPU node needs 4 to 8 minutes to boot and pull its image; torch's default of 600 s is too tight."""
 LAST_CALL_SECONDS = 5
-"""How long a round with the minimum of members waits for more, unless none are left to come (liveness.py)."""
+"""How long a first round with the minimum of members waits for more, and newcomers for others (liveness.py)."""
 CLOSE_SECONDS, HEARTBEAT_SECONDS = 30, 5
 """torch's defaults for the end of a rendezvous, and for one heartbeat."""
 KEEP_ALIVE_SECONDS = 5
@@ -119,6 +120,8 @@ class Handler(DynamicRendezvousHandler):
     _size = 0
     _away = False
     """Whether the store could not be reached at the last look."""
+    _called: float | None = None
+    """Since when newcomers wait for the next round."""
 
     @property
     def round(self) -> int:
@@ -136,7 +139,7 @@ class Handler(DynamicRendezvousHandler):
             info = super().next_rendezvous()
         finally:
             self.link.patient(False)
-        self._round, self._size = self._state_holder.state.round, info.world_size
+        self._round, self._size, self._called = self._state_holder.state.round, info.world_size, None
         self._state_holder.remember()
         os.environ["TRAINYARD_ROUND"] = str(self.round)  # workers inherit it
         return info
@@ -167,7 +170,19 @@ class Handler(DynamicRendezvousHandler):
         self._away = False
         # A spare keeps waiting while the round is full: torch would start one new round after the other for it.
         full = len(self._state_holder.state.participants) >= self._settings.max_nodes
-        return (0 if full else waiting) or self.left_members() or int(not self._in_round())
+        newcomers = 0 if full else waiting
+        return (newcomers and self._call(newcomers)) or self.left_members() or int(not self._in_round())
+
+    def _call(self, newcomers: int) -> int:
+        """How many of the newcomers to begin a round for: none before the last call for others is over.
+
+        The workers train meanwhile, which they would not in a round that is open for a last call.
+        """
+        now = time.monotonic()
+        self._called = self._called or now
+        last = len(self._state_holder.state.participants) + newcomers == self._state_holder.largest
+        over = now - self._called >= self._settings.timeout.last_call.total_seconds()
+        return newcomers if last or over else 0
 
     def _in_round(self) -> bool:
         """Whether the store knows the round that this node is in: not if it lost its data."""

@@ -44,6 +44,13 @@ def main(arguments: list[str]) -> int:
     return EXIT_DONE
 
 
+def imports(task: str) -> ModuleType:
+    """Import what a worker needs from the start; return the task's module."""
+    from trainer.train import loop  # noqa: F401
+
+    return tasks.load(task)
+
+
 def train(config: Config, run: Path) -> None:
     """Train to config.steps or config.epochs. Raises BrokenNode, and what loop.train raises."""
     # None of the million objects that imports make is garbage: looking for it took 1 s of the 4 s of a worker's start.
@@ -55,8 +62,9 @@ def train(config: Config, run: Path) -> None:
     from trainer.train import loop
 
     processor.free_main_thread()
+    processor.keep_memory()
     processor.own_compile_cache()
-    task = tasks.load(config.task)
+    task = imports(config.task)
     gc.freeze()
     gc.enable()
     require_device(begun=bool(list_checkpoints(run)))

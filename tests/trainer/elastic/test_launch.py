@@ -234,9 +234,20 @@ def test_a_node_without_its_accelerator_leaves_the_others_alone_and_says_why(
     assert "event=new_round" not in node.output
 
 
+CRASH = """
+import os
+forks = []
+def forked():
+    forks.append(1)
+    if len(forks) == 2:  # the launcher forks its nursery, which forks workers
+        os._exit(1)
+os.register_at_fork(after_in_child=forked)
+"""
+
+
 def test_rounds_without_progress_end_with_42(start_launcher: Start, settings: Settings, tmp_path: Path) -> None:
     """A worker that crashes each time at its start is not restarted for ever."""
-    (tmp_path / "sitecustomize.py").write_text("import os, sys\nif 'trainer.train' in sys.orig_argv: os._exit(1)\n")
+    (tmp_path / "sitecustomize.py").write_text(CRASH)
     node = start_launcher(
         settings(tmp_path / "run"), ["--patience", "2"], real=True, environment={"PYTHONPATH": str(tmp_path)}
     )

@@ -222,15 +222,9 @@ def test_a_round_waits_for_no_member_that_is_gone(world: World) -> None:
     assert not forming.open
 
 
-def test_newcomers_get_the_last_call(world: World) -> None:
+def test_a_round_that_follows_waits_for_no_more_newcomers(world: World) -> None:
     forming = Round(world)
     forming.join(A, B, C, D)
-    assert forming.open
-
-
-def test_a_member_that_was_replaced_is_no_crowd(world: World) -> None:
-    forming = Round(world)
-    forming.join(A, B, D)
     assert not forming.open
 
 

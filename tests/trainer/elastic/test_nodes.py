@@ -60,9 +60,12 @@ def test_the_launcher_ends_the_job_on_such_a_node(
 
 WORKER = """
 import os
-from trainer.elastic import processor
+everywhere = os.sched_getaffinity(0)
 import torch
-processor.free_main_thread()
+os.sched_setaffinity(0, everywhere)
+if os.fork():
+    os.wait()
+    os._exit(0)
 torch.ones(400, 400) @ torch.ones(400, 400)
 threads = [open(f"/proc/self/task/{t}/status").read() for t in os.listdir("/proc/self/task")]
 places = [line.split()[1] for text in threads for line in text.splitlines() if line.startswith("Cpus_allowed_list")]
@@ -72,7 +75,7 @@ print(len(os.sched_getaffinity(0)), *sorted(places))
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 def test_openmp_threads_have_places_and_the_main_thread_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process stands for the launcher, which has imported torch itself."""
+    """As the launcher does it, whose workers are forks."""
     for name, value in {BIND_CORES: "1", "OMP_NUM_THREADS": "2"}.items():
         monkeypatch.setenv(name, value)
     for name in processor.OPENMP:

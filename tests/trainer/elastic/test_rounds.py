@@ -173,6 +173,29 @@ def test_members_that_come_back_wait_for_no_others(nodes: Callable[[int, int], N
     assert group.meet("ab")["a"].world_size == 2
 
 
+def test_newcomers_have_their_last_call_while_the_members_train(nodes: Callable[[int, int], Nodes]) -> None:
+    group = nodes(1, 1000)
+    for name, address in zip("ab", ("127.0.0.1", "127.0.0.2"), strict=True):
+        group.add(name, address)
+    group.meet("a")
+    member, found = group.handlers["a"], list[RendezvousInfo]()
+    member._settings.timeout._last_call = timedelta(hours=1)
+    joining = threading.Thread(target=lambda: found.append(group.handlers["b"].next_rendezvous()), daemon=True)
+    joining.start()
+
+    def seen() -> bool:
+        assert member.num_nodes_waiting() == 0, "the members train until the last call is over"
+        return len(member._state_holder.state.wait_list) == 1
+
+    wait_until(seen, 30, "the newcomer")
+    member._settings.timeout._last_call = timedelta(0)
+    assert member.num_nodes_waiting() == 1
+    member._settings.timeout._last_call = timedelta(hours=1)
+    assert group.meet("a")["a"].world_size == 2
+    joining.join(30)
+    assert found[0].world_size == 2
+
+
 def test_a_member_that_changes_rounds_is_always_seen(nodes: Callable[[int, int], Nodes]) -> None:
     """Not gone for a moment: the others would begin without it."""
     group = nodes(1, 3)

@@ -1,0 +1,108 @@
+"""How long a training stands still after a fault, under this launcher and under torchrun: `python -m bench.recovery`.
+
+Both start the same worker, `trainer.train`, on two machines of the laboratory (faults/lab.py): the launcher with etcd,
+torchrun with its c10d rendezvous on the machine that stays. torchrun has its defaults, but may restart workers and
+train with one node; without both it ends at the first fault. Root.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from bench import page
+from faults.__main__ import unmet
+from faults.lab import Lab, Pod, make_dataset
+from local import toolchain
+from trainer.contract import WORKER
+
+RESULTS = page.results() / "recovery.md"
+TIMES = 3
+STEPS = 20
+"""Steps after which a fault counts as overcome: some more may be made before the workers notice it."""
+SECONDS = 300
+"""The longest wait for them."""
+ABOUT = (
+    "Seconds of the longest pause between two optimizer steps after the fault, {times} times, and the ratio of the "
+    "medians. Two nodes of one worker each in network namespaces of this machine, the trainer's tiny model, a "
+    "checkpoint every 40 steps; nothing replaces the node that leaves. torchrun: `--nnodes 1:2 --max-restarts 100 "
+    "--rdzv-backend c10d`, else its defaults."
+)
+
+
+class Torchrun(Lab):
+    """The laboratory with torchrun in place of the launcher."""
+
+    def launch(self, machine: str, arguments: list[str]) -> list[str]:
+        options = ["--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "100", "--rdzv-backend", "c10d"]
+        options += ["--rdzv-endpoint", f"{self.network.machines['n0']}:29400", "--rdzv-id", "job"]
+        options += ["--local-addr", self.network.machines[machine]]
+        return ["-m", "torch.distributed.run", *options, "-m", WORKER, *arguments]
+
+
+def measure(lab: Lab) -> dict[str, list[float]]:
+    """Break a training again and again. Returns fault -> seconds without a step, each time."""
+    found: dict[str, list[float]] = {"a worker is killed": [], "a node gets notice": [], "a node joins": []}
+    pod = lab.start(2, steps=1_000_000)[1]
+    lab.step(60)
+    for _ in range(TIMES):
+        found["a worker is killed"].append(pause(lab, partial(pod.signal, signal.SIGKILL, pod.everything()[-1])))
+    for _ in range(TIMES):
+        init = pod.everything()[1]  # hands SIGTERM on, as in a pod
+        found["a node gets notice"].append(pause(lab, partial(pod.signal, signal.SIGTERM, init)))
+        pod.process.wait(SECONDS)
+        pod = lab.pod(1, steps=1_000_000)
+        found["a node joins"].append(pause(lab, partial(joined, lab, pod)))
+    return found
+
+
+def joined(lab: Lab, pod: Pod) -> None:
+    lab.until(lambda: bool(pod.rounds), SECONDS, "a round with the new node")
+
+
+def pause(lab: Lab, happens: Callable[[], object]) -> float:
+    begin = time.time()
+    happens()
+    lab.more_steps(STEPS, SECONDS)
+    return lab.journal.longest_pause(begin)
+
+
+def main() -> int:
+    if problem := unmet():
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    others, results = page.busy(), list[dict[str, list[float]]]()
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as temporary:
+        dataset = make_dataset(Path(temporary) / "dataset")
+        for kind in (Torchrun, Lab):
+            with kind(Path(temporary) / kind.__name__, dataset) as lab:
+                results.append(measure(lab))
+            print(kind.__name__, results[-1], flush=True)
+    peer, ours = results
+    rows = [
+        (fault, shown(peer[fault]), shown(ours[fault]), f"{median(ours[fault]) / median(peer[fault]):.2f}")
+        for fault in ours
+    ]
+    page.write(
+        RESULTS,
+        "# Recovery, and torchrun's",
+        f"`python -m bench.recovery`: {page.describe('torch')}; etcd {toolchain.version(toolchain.BY_NAME['etcd'])}; "
+        f"{others:.0%} of the processors used by others when it began.",
+        ABOUT.format(times=TIMES),
+        page.table(("after", "torchrun, s", "trainer.launch, s", "ratio"), rows),
+    )
+    return 0
+
+
+def shown(seconds: list[float]) -> str:
+    return ", ".join(f"{each:.1f}" for each in seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
