@@ -43,6 +43,8 @@ class Torchrun(Lab):
         options = ["--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "100", "--rdzv-backend", "c10d"]
         options += ["--rdzv-endpoint", f"{self.network.machines['n0']}:29400", "--rdzv-id", "job"]
         options += ["--local-addr", self.network.machines[machine]]
+        # torchrun would tell by the host's name, which all machines of the laboratory have.
+        options += ["--rdzv-conf", f"is_host={int(machine == 'n0')}"]
         return ["-m", "torch.distributed.run", *options, "-m", WORKER, *arguments]
 
 

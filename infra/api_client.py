@@ -8,6 +8,11 @@ import ssl
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from urllib3 import HTTPSConnectionPool
+from urllib3.connection import HTTPSConnection
+from urllib3.util import create_urllib3_context
+from urllib3.util.ssl_ import resolve_cert_reqs
+
 if TYPE_CHECKING:
     from kubernetes import client
 
@@ -25,21 +30,35 @@ def _open(path: str, *how: Any, **options: Any) -> IO[Any]:
     return open(path, *how, **options) if how or options else io.StringIO(kubeconfig_text(path))
 
 
+class Connection(HTTPSConnection):
+    """Verifies what kubectl does, with a TLS context of its own.
+
+    Python 3.13 began to refuse authorities without every extension of RFC 5280 (VERIFY_X509_STRICT), as EKS's is
+    (kubernetes-client/python issue 2394, 2026-11-27). urllib3 changes a context that it is given at each connection,
+    and frees what the handshake of another thread may be reading (urllib3 2.8.0, util/ssl_.py, ssl_wrap_socket).
+    """
+
+    def connect(self) -> None:
+        verify = ssl.VERIFY_X509_PARTIAL_CHAIN
+        self.ssl_context = create_urllib3_context(cert_reqs=resolve_cert_reqs(self.cert_reqs), verify_flags=verify)
+        if not (self.ca_certs or self.ca_cert_data):
+            self.ssl_context.load_default_certs()
+        super().connect()
+
+
+class Pool(HTTPSConnectionPool):
+    ConnectionCls = Connection  # pyrefly: ignore[bad-assignment]
+
+
 def api_client(
     context: str, kubeconfig: str | None, configuration: client.Configuration | None = None
 ) -> client.ApiClient:
     """Raises kubernetes.config.ConfigException where no kubeconfig has the context."""
     from kubernetes import config  # takes a second
-    from urllib3.util import create_urllib3_context
 
     # The client opens its files as text of this machine (kubernetes 36.0.2, config/kube_config.py, load_config).
     vars(config.kube_config)["open"] = _open
     made = config.new_client_from_config(config_file=kubeconfig, context=context, client_configuration=configuration)
-    pools = made.rest_client.pool_manager.connection_pool_kw
-    # Verify what kubectl does. Python 3.13 began to refuse authorities without every extension of RFC 5280
-    # (VERIFY_X509_STRICT), as EKS's is (kubernetes-client/python issue 2394, 2026-11-27).
-    trust = create_urllib3_context(cert_reqs=pools["cert_reqs"], verify_flags=ssl.VERIFY_X509_PARTIAL_CHAIN)
-    if not (pools["ca_certs"] or pools["ca_cert_data"]):
-        trust.load_default_certs()
-    pools["ssl_context"] = trust
+    manager = made.rest_client.pool_manager
+    manager.pool_classes_by_scheme = {**manager.pool_classes_by_scheme, "https": Pool}
     return made

@@ -103,3 +103,14 @@ def test_a_kubeconfig_may_ask_for_no_verification(cluster: dict[str, Any], tmp_p
     insecure = {"server": cluster["server"], "insecure-skip-tls-verify": True}
     with pytest.warns(match="Unverified"):
         assert ask(api_client("eks", write(tmp_path, insecure))) == "v1.34.4"
+
+
+def test_no_two_connections_share_a_context(
+    cluster: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """urllib3 changes it at each connection; two threads crashed in it."""
+    changed: list[ssl.SSLContext] = []
+    monkeypatch.setattr(ssl.SSLContext, "set_alpn_protocols", lambda self, _: changed.append(self))
+    api = api_client("eks", write(tmp_path, cluster))
+    assert [ask(api), ask(api)] == ["v1.34.4"] * 2
+    assert len({id(context) for context in changed}) == len(changed) == 2
