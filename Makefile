@@ -40,9 +40,10 @@ e2e: .venv/dev.stamp  ## real node, real engine, real training (root); MARKS=eng
 	$(PY) -m pytest -m "$(MARKS)" -p tests.by_resource -o timeout_func_only=true -n $$(($$(nproc) + 1)) \
 	  $$(grep -lrE --include='test_*.py' 'mark\.(cluster|engine)' tests | sort)
 
-chaos: .venv/dev.stamp  ## break a real rendezvous in every way; the table goes to bench/results/chaos.md (root)
+chaos: .venv/dev.stamp  ## break a real rendezvous in every way, and beside torchrun; the tables go to bench/results/ (root)
 	@$(TRAINYARD) local toolchain etcd
 	$(PY) -m faults
+	$(PY) -m bench.recovery
 
 bench: .venv/dev.stamp  ## repeat the CPU benchmarks of the trainer and of `pulumi up` in bench/results/ (2 idle cores, an hour)
 	@$(TRAINYARD) local toolchain etcd

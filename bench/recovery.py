@@ -11,18 +11,19 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 from bench import page
 from faults.__main__ import unmet
-from faults.lab import Lab, Pod, make_dataset
+from faults.lab import Lab, make_dataset
 from local import toolchain
 from trainer.contract import WORKER
 
 RESULTS = page.results() / "recovery.md"
+FAULTS = ("SIGKILL of a worker", "SIGTERM of a node")
 TIMES = 3
 STEPS = 20
 """Steps after which a fault counts as overcome: some more may be made before the workers notice it."""
@@ -31,8 +32,8 @@ SECONDS = 300
 ABOUT = (
     "Seconds of the longest pause between two optimizer steps after the fault, {times} times, and the ratio of the "
     "medians. Two nodes of one worker each in network namespaces of this machine, the trainer's tiny model, a "
-    "checkpoint every 40 steps; nothing replaces the node that leaves. torchrun: `--nnodes 1:2 --max-restarts 100 "
-    "--rdzv-backend c10d`, else its defaults."
+    "checkpoint every 40 steps. Nothing replaces the node that left. torchrun: `--nnodes 1:2 "
+    "--max-restarts 100 --rdzv-backend c10d`, else its defaults."
 )
 
 
@@ -48,24 +49,13 @@ class Torchrun(Lab):
         return ["-m", "torch.distributed.run", *options, "-m", WORKER, *arguments]
 
 
-def measure(lab: Lab) -> dict[str, list[float]]:
-    """Break a training again and again. Returns fault -> seconds without a step, each time."""
-    found: dict[str, list[float]] = {"a worker is killed": [], "a node gets notice": [], "a node joins": []}
+def measure(lab: Lab) -> Iterator[float]:
+    """Break a training in the order of FAULTS. Yields seconds without a step."""
     pod = lab.start(2, steps=1_000_000)[1]
     lab.step(60)
-    for _ in range(TIMES):
-        found["a worker is killed"].append(pause(lab, partial(pod.signal, signal.SIGKILL, pod.everything()[-1])))
-    for _ in range(TIMES):
-        init = pod.everything()[1]  # hands SIGTERM on, as in a pod
-        found["a node gets notice"].append(pause(lab, partial(pod.signal, signal.SIGTERM, init)))
-        pod.process.wait(SECONDS)
-        pod = lab.pod(1, steps=1_000_000)
-        found["a node joins"].append(pause(lab, partial(joined, lab, pod)))
-    return found
-
-
-def joined(lab: Lab, pod: Pod) -> None:
-    lab.until(lambda: bool(pod.rounds), SECONDS, "a round with the new node")
+    yield pause(lab, partial(pod.signal, signal.SIGKILL, pod.everything()[-1]))
+    init = pod.everything()[1]  # hands SIGTERM on, as in a pod
+    yield pause(lab, partial(pod.signal, signal.SIGTERM, init))
 
 
 def pause(lab: Lab, happens: Callable[[], object]) -> float:
@@ -79,18 +69,18 @@ def main() -> int:
     if problem := unmet():
         print(f"error: {problem}", file=sys.stderr)
         return 2
-    others, results = page.busy(), list[dict[str, list[float]]]()
+    others = page.busy()
+    found: dict[type[Lab], list[list[float]]] = {Torchrun: [], Lab: []}
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as temporary:
         dataset = make_dataset(Path(temporary) / "dataset")
-        for kind in (Torchrun, Lab):
-            with kind(Path(temporary) / kind.__name__, dataset) as lab:
-                results.append(measure(lab))
-            print(kind.__name__, results[-1], flush=True)
-    peer, ours = results
-    rows = [
-        (fault, shown(peer[fault]), shown(ours[fault]), f"{median(ours[fault]) / median(peer[fault]):.2f}")
-        for fault in ours
-    ]
+        for number in range(TIMES):
+            for kind, results in found.items():
+                with kind(Path(temporary) / f"{kind.__name__}-{number}", dataset) as lab:
+                    results.append(list(measure(lab)))
+                print(kind.__name__, shown(results[-1]), flush=True)
+    rows = []
+    for fault, peer, ours in zip(FAULTS, *(zip(*results, strict=True) for results in found.values()), strict=True):
+        rows.append((fault, shown(peer), shown(ours), f"{median(ours) / median(peer):.2f}"))
     page.write(
         RESULTS,
         "# Recovery, and torchrun's",
@@ -102,7 +92,7 @@ def main() -> int:
     return 0
 
 
-def shown(seconds: list[float]) -> str:
+def shown(seconds: Iterable[float]) -> str:
     return ", ".join(f"{each:.1f}" for each in seconds)
 
 

@@ -171,9 +171,9 @@ class Handler(DynamicRendezvousHandler):
         # A spare keeps waiting while the round is full: torch would start one new round after the other for it.
         full = len(self._state_holder.state.participants) >= self._settings.max_nodes
         newcomers = 0 if full else waiting
-        return (newcomers and self._call(newcomers)) or self.left_members() or int(not self._in_round())
+        return (newcomers and self._after_last_call(newcomers)) or self.left_members() or int(not self._in_round())
 
-    def _call(self, newcomers: int) -> int:
+    def _after_last_call(self, newcomers: int) -> int:
         """How many of the newcomers to begin a round for: none before the last call for others is over.
 
         The workers train meanwhile, which they would not in a round that is open for a last call.
