@@ -295,11 +295,13 @@ def end_of(job: dict[str, Any]) -> dict[str, Any]:
     told = (job.get("status") or {}).get("conditions") or []
     ends = [each for each in told if each["status"] == "True" and each["type"] in ("Complete", "Failed", "Suspended")]
     end, marks = ends[0] if ends else {}, (job.get("metadata") or {}).get("annotations") or {}
-    stopped = marks.get(STOPPED)
     if end.get("type") in ("Complete", "Failed"):
         return end
     if marks.get(TRAINED):
         return {"type": "Complete", "lastTransitionTime": marks[TRAINED]}
+    if stopped := marks.get(STOPPED):
+        message = f"by `trainyard stop` at {stopped}; `trainyard resume` goes on"
+        return {"type": "Stopped", "message": message, "lastTransitionTime": stopped}
     if resting := rest(job):
         start, until = (when.astimezone(UTC).isoformat(timespec="seconds") for when in resting)
         message = (
@@ -307,10 +309,7 @@ def end_of(job: dict[str, Any]) -> dict[str, Any]:
             f"or from {until} on"
         )
         return {"type": "Queued", "message": message, "lastTransitionTime": start}
-    if not stopped:
-        return end
-    message = f"by `trainyard stop` at {stopped}; `trainyard resume` goes on"
-    return {"type": "Stopped", "message": message, "lastTransitionTime": stopped}
+    return end
 
 
 def ends(pod: dict[str, Any]) -> list[dict[str, Any]]:

@@ -236,7 +236,8 @@ _SURE = 0.85
 def shape_of(config: StackConfig) -> memory.Shape | None:
     """The shape of the trained model; None if it is unknown."""
     tokenizer = config.dataset.tokenizer
-    words = GPT2 if tokenizer in ("", "gpt2") else words_to_train(tokenizer) or 0
+    # Nothing is refused for words that nobody knows yet: one, which every model has.
+    words = GPT2 if tokenizer in ("", "gpt2") else words_to_train(tokenizer) or 1
     return memory.shape_of(config.training, words)
 
 

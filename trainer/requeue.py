@@ -74,7 +74,7 @@ def _created(pod: Object) -> str:
 def rest(job: Object) -> tuple[datetime, datetime] | None:
     """From when, and until when at the latest, a Job that let go of its nodes rests; None: it does not."""
     marks = (job.get("metadata") or {}).get("annotations") or {}
-    if not marks.get(QUEUED) or marks.get(STOPPED) or not job["spec"].get("suspend"):
+    if not marks.get(QUEUED) or not job["spec"].get("suspend"):
         return None
     start, _, end = marks[QUEUED].partition("/")
     return moment(start), moment(end)
