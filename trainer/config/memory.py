@@ -156,8 +156,8 @@ def of_document(document: Mapping[str, Any]) -> Shape | None:
         return int(found)
 
     layers, heads = number("num_hidden_layers", "n_layer", "num_layers"), number("num_attention_heads", "n_head")
-    width, vocabulary = number("hidden_size", "n_embd", "d_model"), number("vocab_size")
-    if not all((layers, heads, width, vocabulary)):
+    width, vocabulary = number("hidden_size", "n_embd", "d_model"), number("vocab_size", default=-1)
+    if not all((layers, heads, width)) or vocabulary < 0:  # 0: that of a tokenizer that is not here, at the least
         return None
     kind, tied = document.get("model_type", ""), bool(document.get("tie_word_embeddings", True))
     gated, head = kind not in PLAIN, number("head_dim", default=width // heads)
