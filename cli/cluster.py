@@ -318,7 +318,7 @@ def ends(pod: dict[str, Any]) -> list[dict[str, Any]]:
     return [state["terminated"] for state in states if "terminated" in state]
 
 
-def words_of(ended: dict[str, Any]) -> dict[str, Any]:
+def launcher_words(ended: dict[str, Any]) -> dict[str, Any]:
     """The launcher's last words, a JSON object in the termination message; empty: there are none."""
     try:
         found = json.loads(ended.get("message") or "")

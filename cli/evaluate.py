@@ -106,7 +106,7 @@ def _print_log(job: TrainingJob) -> tuple[dict[str, Any], list[dict[str, Any]]]:
                 newest = print_after(newest, job, there[-1]["metadata"]["name"])
             elif (text := why_waiting(pods, "" if pods else job.refusal())) != told:
                 print(plain(told := text), flush=True)
-            if end := end_of(found):
+            if (end := end_of(found)).get("type") in ("Complete", "Failed"):
                 return end, pods
         if time.monotonic() - heard > OUTAGE_SECONDS:
             job.read()  # raises

@@ -86,7 +86,7 @@ class Pod:
         except subprocess.TimeoutExpired:
             return 1, f"{' '.join(words)}: not done after {limit} s"
         output, said = (each.decode("utf-8", "replace") for each in (done.stdout, done.stderr))
-        return done.returncode, output if done.returncode == 0 else "\n".join([output, *words_of(said)])
+        return done.returncode, output if done.returncode == 0 else "\n".join([output, *error_lines(said)])
 
     def ask(self, *arguments: str) -> list[dict[str, Any]]:
         """What `python -m trainer.volume` tells. Raises CommandError."""
@@ -115,7 +115,7 @@ class Pod:
                     broken = True
                 code = process.wait()
             said.seek(0)
-            lines = words_of(said.read().decode("utf-8", "replace"))
+            lines = error_lines(said.read().decode("utf-8", "replace"))
         _refuse_old_image("\n".join(lines), words[2])
         if code or broken:
             killed = "was killed, as for a lack of memory, or its pod was; run it again"
@@ -134,7 +134,7 @@ class Pod:
             self.run("rm", "-rf", folder)
 
 
-def words_of(said: str) -> list[str]:
+def error_lines(said: str) -> list[str]:
     """The lines of an error output that say something, made plain."""
     return [plain(line) for line in said.splitlines() if line.strip() and not line.startswith(ENDED)]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from cli import CommandError
-from cli.pods import Pod, started, words_of
+from cli.pods import Pod, error_lines, started
 from cli.programs import find_rsync
 from cli.progress import Bar
 from trainer.plain import plain
@@ -142,7 +142,7 @@ def _rsync(command: list[str], listed: bytes, advance: Callable[[int], None]) ->
                     left_out.append(plain(odd[1]))
             code = process.wait()
         said.seek(0)
-        lines = words_of(said.read().decode("utf-8", "replace"))
+        lines = error_lines(said.read().decode("utf-8", "replace"))
     found.left_out = tuple(sorted(left_out))
     if code == 0:
         return found

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cli.cluster import TrainingJob, end_of, ends, holding, index, moment, why_waiting, words_of
+from cli.cluster import TrainingJob, end_of, ends, holding, index, launcher_words, moment, why_waiting
 from cli.target import Target
 from trainer.contract import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, EXITS, STATUS
 from trainer.record import Record, newest
@@ -207,13 +207,13 @@ def _result(pods: list[dict[str, Any]]) -> dict[str, Any]:
     ended = [end for pod in pods for end in ends(pod)]
     ended.sort(key=lambda end: end.get("finishedAt") or "", reverse=True)
     ended.sort(key=lambda end: {EXIT_DONE: 0, EXIT_FATAL: 1}.get(end["exitCode"], 2))
-    return next(filter(None, map(words_of, ended)), {})
+    return next(filter(None, map(launcher_words, ended)), {})
 
 
 def _of_done(pod: dict[str, Any]) -> Record | None:
     """What a pod that found the run done says of it: it has written no record."""
     for end in ends(pod):
-        if end["exitCode"] == EXIT_DONE and (words := words_of(end)) and (when := moment(end.get("finishedAt"))):
+        if end["exitCode"] == EXIT_DONE and (words := launcher_words(end)) and (when := moment(end.get("finishedAt"))):
             return read_record({**words, "updated": when.timestamp()})
     return None
 
@@ -265,7 +265,7 @@ def ends_of_pods(pods: list[dict[str, Any]]) -> list[Incident]:
                 found.append(Incident(when, name, f"{condition.get('reason')}: {condition.get('message', '')}"))
         for ended in ends(pod):
             code, when = ended["exitCode"], moment(ended.get("finishedAt"))
-            words = words_of(ended).get("message") or ended.get("reason") or EXITS.get(code, ("", ""))[1]
+            words = launcher_words(ended).get("message") or ended.get("reason") or EXITS.get(code, ("", ""))[1]
             if when and code != EXIT_DONE:
                 found.append(Incident(when, name, f"ended with {code}: {words}"))
     return found
