@@ -78,9 +78,12 @@ def hold(config: StackConfig, stack: str) -> dict[str, Any]:
     for line in cautions(config, built):
         pulumi.warn(line)
     if config.cluster.replace and built:
+        # Pulumi deletes the old objects last, at the old cluster's address (pulumi 3.200.0; `deleted_with` does not
+        # count where the cluster was replaced before), and the plug-in fails where nobody answers there.
         pulumi.warn(
             "cluster.replace is true: set it back to false after this `pulumi up`, or the next replacing change will "
-            "not be refused"
+            "not be refused; if it ends with `configured Kubernetes cluster is unreachable`, the old cluster is gone, "
+            "and PULUMI_K8S_DELETE_UNREACHABLE=true for one more `up` forgets its objects"
         )
     return built
 
