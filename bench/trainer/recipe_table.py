@@ -35,7 +35,8 @@ def write(runs: Mapping[Trial, Result], command: str, device: str, tiny: bool) -
             parts[float(size.removesuffix("M"))] = part
     shape = of_preset("modern-small")
     memory = (4 * (shape.parameters - shape.outer) + 8 * shape.outer) / (8 * shape.parameters)
-    without = sorted((found.bits, trial) for trial, found in runs.items() if _ablation(trial, runs))
+    ablations = sorted((found.bits, trial) for trial, found in runs.items() if _ablation(trial, runs))
+    without = [(trial.otherwise or "the recipe", f"{trial.rate:g}", f"{bits:.3f}") for bits, trial in ablations]
     everything = [
         (
             *(value or None for value in asdict(trial).values()),
@@ -60,11 +61,8 @@ def write(runs: Mapping[Trial, Result], command: str, device: str, tiny: bool) -
         page.table((*columns, "tokens to gpt2's end", "seconds to it", "time of a token"), rows),
         f"Optimizer memory of modern-small: {memory:.2f}x of AdamW's, by arithmetic.",
         predicted(parts),
-        "The recipe, and what it reaches without one of its lines, from the same tokens:",
-        page.table(
-            ("", "rate", "bits per byte"),
-            [(trial.otherwise or "the recipe", f"{trial.rate:g}", f"{bits:.3f}") for bits, trial in without],
-        ),
+        "The recipe, and what it reaches without one of its lines, from the same tokens:" if without else "",
+        page.table(("", "rate", "bits per byte"), without) if without else "",
         "All runs:",
         page.table(("parameters", "words", "recipe", *figures), everything),
     )
