@@ -95,7 +95,7 @@ class Trial:
         old, new = SIZES[self.size]
         preset = new if self.recipe == "modern" and self.otherwise != "GPT-2's network" else old
         length = 16 if self.size == TINY else min(preset.positions, 1024)
-        shape = folder / f"{preset.architecture}-{self.size}-{self.vocabulary}.json"
+        shape = folder / f"{self.name}.json"
         write_json(shape, preset.document(VOCABULARIES[self.vocabulary][1], length))
         return {
             "recipe": self.recipe,
