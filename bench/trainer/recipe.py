@@ -140,7 +140,8 @@ def main(arguments: list[str] | None = None) -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     for trials in sittings(options):
         run(trials, options.folder, until)
-    print(recipe_table.write(made(options.folder), setup.command("recipe", options), options.device, options.tiny))
+    if runs := made(options.folder):
+        print(recipe_table.write(runs, setup.command("recipe", options), options.device, options.tiny))
     return 0
 
 
