@@ -154,7 +154,8 @@ def load(name: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise CommandError(f"{name} needs the package {error.name}; make .venv/dev.stamp installs it") from None
+        package = str(error.name).partition(".")[0]
+        raise CommandError(f"{name} needs the package {package}; make .venv/dev.stamp installs it") from None
     found = getattr(module, attribute)
     if not isinstance(found, typer.Typer):
         function, found = found, typer.Typer(add_completion=False, rich_markup_mode="markdown")

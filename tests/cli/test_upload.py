@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from cli import CommandError, __main__, rsync, upload
-from cli.pods import Pod
 from cli.target import Target
 from tests.cli.volume import MB, Seen, Wire, noise, tree
 
@@ -89,13 +88,15 @@ def test_a_server_that_stays_away_is_told_with_what_to_do(
 
 
 def test_an_rsync_that_is_ended_in_the_pod_is_a_lost_connection(
-    tmp_path: Path, volume_folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, volume_folder: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It leaves with the code of one that Ctrl-C has ended."""
     monkeypatch.setattr("cli.rsync.PATIENCE_SECONDS", 0.1)
-    ended = Pod(("sh", "-c", "exit 20", "kubectl"), "pod")
+    (ends := tmp_path / "rsync").write_text("#!/bin/sh\nexit 20\n")
+    ends.chmod(0o755)
+    monkeypatch.setattr(rsync, "find_rsync", lambda: str(ends))
     with pytest.raises(CommandError, match=r"connection to the volume is lost .*\(rsync ended with 20\); run the same"):
-        rsync.send(ended, *upload.local_files(noise(tmp_path / "a", 10)), str(volume_folder), Seen())
+        rsync.send(wire.pod, *upload.local_files(noise(tmp_path / "a", 10)), str(volume_folder), Seen())
 
 
 def test_a_full_volume_is_one_line_and_nothing_half_is_seen(tmp_path: Path, volume_folder: Path) -> None:
