@@ -55,7 +55,7 @@ def build(preset: str, vocabulary: int, end_of_text: int, seed: int, length: int
     config = AutoConfig.for_model(**document, bos_token_id=end_of_text, eos_token_id=end_of_text)
     _drop_nothing(config)
     torch.manual_seed(seed)
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
 
 
 def from_config(file: str, vocabulary: int, end_of_text: int, length: int, seed: int) -> "PreTrainedModel":
