@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from cli import __main__, fetch, runs
 from cli.target import Target
 from tests.cli.volume import Wire, noise, save
+from tests.forked import ForkingPopen
 
 
 @pytest.fixture
@@ -28,6 +30,12 @@ def selected_stack(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.rsync.PAUSE_SECONDS", 0.05)
+
+
+@pytest.fixture(autouse=True)
+def fork_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork for each program of the trainer that a pod runs here; test_permissions.py and e2e start it as it is."""
+    monkeypatch.setattr(subprocess, "Popen", ForkingPopen)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`trainyard sample`, `chat`, `export` and `push`: the trainer's own commands as processes, on a run in a folder."""
+"""`trainyard sample`, `chat`, `export` and `push`: the trainer's own programs, on a run in a folder."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from trainer.checkpoint.format import Snapshot, write_checkpoint
 from trainer.config import schema
 from workloads.layout import CONSUMES
 
-#: Each test starts a Python with torch, which takes a minute on a busy machine.
-pytestmark = pytest.mark.timeout(900)
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
 )

@@ -14,7 +14,6 @@ from infra import settings as pulumi_values
 from infra.clouds import CLOUDS
 from infra.config import ConfigError, DatasetConfig, shared_sections
 from infra.parse import parse
-from infra.stackfiles import stack_file_values
 
 MINIMAL: dict[str, Any] = {"cluster": {"context": "somewhere"}}
 
@@ -29,10 +28,6 @@ def test_a_context_is_all_that_a_stack_must_name() -> None:
     config = parse(MINIMAL, "test")
     assert config.cluster.context == "somewhere"
     assert config.workers.count == 2
-
-
-def test_the_local_stack_file_is_valid() -> None:
-    assert parse(stack_file_values("local"), "local").training.model.preset == "micro"
 
 
 def test_every_problem_of_a_stack_is_reported_at_once() -> None:
@@ -56,13 +51,6 @@ def test_every_problem_of_a_stack_is_reported_at_once() -> None:
     ]
 
 
-def test_an_unknown_key_names_the_nearest_one() -> None:
-    assert problems(training={"learningRat": 1, "microBach": 1})[1] == (
-        "training.microBach: unknown key; did you mean microBatch?"
-    )
-    assert "did you mean learningRate?" in problems(training={"optimizer": {"learningrate": 1e-3}})[0]
-
-
 @pytest.mark.parametrize("key", ["gke.project", "eks.apiAllowedCidrs[0]"])
 def test_a_key_that_was_set_without_path_says_how_to_set_it(key: str) -> None:
     (line,) = problems(**{key: "my-proj"})
@@ -72,20 +60,11 @@ def test_a_key_that_was_set_without_path_says_how_to_set_it(key: str) -> None:
     )
 
 
-def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
-    assert problems(storage={"zzz": 1}) == [
-        "storage.zzz: unknown key; allowed: kind, sizeGib, path, className, accessMode"
-    ]
-
-
 @pytest.mark.parametrize(
     ("sections", "expected"),
     [
         ({"storage": {"kind": "hostPath", "path": "x"}}, "storage.path: 'x' is relative"),
-        ({"storage": {"throughput": "elastic"}}, "storage.throughput: unknown key; allowed: kind, sizeGib, path, "),
-        ({"storage": {"diskType": "pd-balanced"}}, "storage.diskType: unknown key; allowed: kind, sizeGib, path, "),
         ({"storage": {"tier": "ZONAL"}}, "storage.tier: unknown key; allowed: kind, sizeGib, path, "),
-        ({"storage": {"serverImage": "x@sha256:" + "0" * 64}}, "storage.serverImage: unknown key; "),
         (
             {"training": {"model": {"preset": "gpt5"}}},
             "training.model.preset: 'gpt5' is not known; allowed: tiny, micro",
@@ -101,8 +80,6 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"workers": {"name": "x"}}, "workers.name: unknown key; allowed: count, "),
         ({"dataset": {"name": "Open Web"}}, "dataset.name: 'Open Web' is not a name"),
         ({"dataset": {"documents": "words"}}, "dataset.documents: 'words' is not known; allowed: 'file', 'lines'"),
-        ({"adapter": {"kind": "lora"}}, "adapter: unknown key; did you mean training.adapter?"),
-        ({"model": {"name": "gpt2"}}, "model: unknown key; did you mean training.model?"),
         (
             {"dataset": {"input": "chats.jsonl"}},
             "dataset.input: 'chats.jsonl' is not a list; give it as [chats.jsonl]",
@@ -123,8 +100,6 @@ def test_a_key_without_a_near_one_lists_what_is_allowed() -> None:
         ({"dataset": {"name": "c" * 41}}, f"dataset.name: '{'c' * 41}' has 41 characters; allowed: at most 40"),
         ({"training": "small"}, "training: 'small' is not a section"),
         ({"tensorboard": False}, "tensorboard: false is not a section; give it as keys and values"),
-        ({"check": 0}, "check: 0 is not a section"),
-        ({"workers": []}, "workers: [] is not a section"),
         ({"job": ""}, "job: '' is not a section"),
         ({"workers": {"cpu": "many"}}, "workers.cpu: 'many' is not a number"),
         (

@@ -72,34 +72,35 @@ def test_other_zones_of_workers_change_nothing_that_cannot_move(zones: list[str]
     assert {urn.rsplit("::", 1)[1] for urn in after.one("Cluster").dependencies & subnets} == set(fixed[-2:])
 
 
-def test_another_admin_gets_an_entry_with_all_rights() -> None:
-    arn = "arn:aws:iam::123456789012:role/ops"
-    found = stack(eks={"admins": [arn]})
-    assert found.one("AccessEntry").inputs["principalArn"] == arn
-    policy = found.one("AccessPolicyAssociation").inputs
-    assert policy["policyArn"].endswith("AmazonEKSClusterAdminPolicy")
+CI = ("arn:aws:iam::123456789012:role/ci", "arn:aws:iam::123456789012:user/ci")
+ADMIN = "arn:aws:iam::123456789012:role/ops"
+#: Options of the control plane that the stack file does not take.
+OPTIONS = {"admins": [ADMIN], "viewers": [*CI], "secretsEncryption": False, "irsa": True, "logs": ["audit"]}
 
 
-def test_who_previews_may_read_every_object_and_change_none() -> None:
-    first, second = "arn:aws:iam::123456789012:role/ci", "arn:aws:iam::123456789012:user/ci"
-    found = stack(eks={"viewers": [first, second]})
+def test_admins_may_do_everything_and_who_previews_may_read_every_object_and_change_none() -> None:
+    found = stack(eks=OPTIONS)
+    assert {item.inputs["principalArn"] for item in found.resources if item.kind == "AccessEntry"} >= {ADMIN, *CI}
     policies = {item.name: item.inputs for item in found.resources if item.kind == "AccessPolicyAssociation"}
-    assert {name: policy["principalArn"] for name, policy in policies.items()} == {
-        "viewer-123456789012-role-ci": first,
-        "viewer-123456789012-user-ci": second,
-    }
-    for policy in policies.values():
+    (admin,) = (each for each in policies.values() if each["principalArn"] == ADMIN)
+    assert admin["policyArn"].endswith("AmazonEKSClusterAdminPolicy")
+    for name, arn in zip(("viewer-123456789012-role-ci", "viewer-123456789012-user-ci"), CI, strict=True):
+        assert policies[name]["principalArn"] == arn, "by its ARN: one that goes moves no other"
         # A refresh reads Secrets and cluster-scoped objects.
-        assert policy["policyArn"].endswith("cluster-access-policy/AmazonEKSAdminViewPolicy")
-        assert policy["accessScope"] == {"type": "cluster"}
-    shifted = stack(eks={"viewers": [second]})
-    assert shifted.one("AccessEntry").name == "viewer-123456789012-user-ci", "one that goes moves no other"
+        assert policies[name]["policyArn"].endswith("cluster-access-policy/AmazonEKSAdminViewPolicy")
+        assert policies[name]["accessScope"] == {"type": "cluster"}
 
 
-def test_secrets_without_a_key_of_the_stack_are_an_option() -> None:
-    without = stack(eks={"secretsEncryption": False})
-    assert "encryptionConfig" not in without.one("Cluster").inputs
-    assert not [item for item in without.resources if item.kind == "Key"]
+def test_the_control_plane_has_what_is_asked_for() -> None:
+    found = stack(eks=OPTIONS)
+    cluster = found.one("Cluster").inputs
+    assert "encryptionConfig" not in cluster
+    assert not [item for item in found.resources if item.kind == "Key"]
+    assert cluster["enabledClusterLogTypes"] == ["audit"]
+    provider = found.one("OpenIdConnectProvider").inputs
+    assert provider["url"].startswith("https://oidc.eks.us-east-2.amazonaws.com/id/")
+    assert provider["clientIdLists"] == ["sts.amazonaws.com"]
+    assert not [item for item in stack().resources if item.kind == "OpenIdConnectProvider"]
 
 
 def test_own_buckets_are_read_by_the_dataset_job_alone() -> None:
@@ -116,13 +117,6 @@ def test_own_buckets_are_read_by_the_dataset_job_alone() -> None:
     assert "serviceAccountName" not in pod(found, "Job", "training")
 
 
-def test_an_oidc_provider_is_an_option() -> None:
-    assert not [item for item in stack().resources if item.kind == "OpenIdConnectProvider"]
-    found = stack(eks={"irsa": True}).one("OpenIdConnectProvider").inputs
-    assert found["url"].startswith("https://oidc.eks.us-east-2.amazonaws.com/id/")
-    assert found["clientIdLists"] == ["sts.amazonaws.com"]
-
-
 def test_a_prebuilt_image_needs_no_repository() -> None:
     found = stack(image={"builder": "prebuilt", "ref": f"ghcr.io/you/trainer@sha256:{'0' * 64}"})
     assert not [item for item in found.resources if item.kind in ("Repository", "Image")]
@@ -137,7 +131,3 @@ def test_node_repair_sees_faults_of_accelerators_on_their_tainted_nodes() -> Non
         assert agent.urn in found.earlier(group)
         for taint in group.inputs.get("taints", []):
             assert (toleration["key"], toleration["operator"]) == (taint["key"], "Exists")
-
-
-def test_what_the_control_plane_logs_is_what_is_asked_for() -> None:
-    assert stack(eks={"logs": ["audit"]}).one("Cluster").inputs["enabledClusterLogTypes"] == ["audit"]

@@ -9,11 +9,14 @@ import pytest
 from infra.features import Trace, features, features_of
 from infra.gke.services import apis, used
 from infra.stackfiles import stack_file_values, stacks
-from review.recording import Recording, record
+from review.recording import Recorded, Recording, record
 from tests.infra.recorded import recorded, sections_to_vary, variants
-from tests.infra.unmet import unmet
 
-POOL = "gcp:container/nodePool:NodePool"
+POOL, CLUSTER, SERVICE = (
+    "gcp:container/nodePool:NodePool",
+    "gcp:container/cluster:Cluster",
+    "gcp:projects/service:Service",
+)
 #: Sections that decide what is created on Google Cloud.
 GKE_SECTIONS = ("gke", "nodes", "storage", "image", "dataset", "cluster")
 #: Keys that another key needs beside it.
@@ -64,16 +67,30 @@ def test_a_pool_with_image_streaming_needs_its_api_and_a_role_of_the_nodes() -> 
 
 
 def not_met(stack: Recording) -> list[str]:
-    """Needs of resources on Google Cloud that do not come before them."""
+    """Needs of resources on Google Cloud that do not come before them: the cloud refuses them, or no node comes."""
     problems = []
-    for item in stack.resources:
-        if not item.custom:
-            continue
+    for item in (each for each in stack.resources if each.custom):
         urns = stack.earlier(item)
-        before = [(other.type, other.inputs) for other in stack.resources if other.urn in urns]
-        if reason := unmet(item.type, item.inputs, before):
-            problems.append(f"{item.type} {item.name}: {reason}")
+        before = [other for other in stack.resources if other.urn in urns]
+        enabled = {other.inputs.get("service") for other in before if other.type == SERVICE}
+        for name, feature in features_of("gke", item.type, item.inputs).items():
+            if item.type == SERVICE and item.inputs["service"] in feature.apis:
+                continue
+            problems += [f"{item.name}: {name} needs {api}" for api in feature.apis if api not in enabled]
+            for role in feature.roles.get("nodes", ()):
+                for account in accounts(item, before):
+                    granted = any(
+                        other.inputs.get("role") == role and other.inputs.get("member") == f"serviceAccount:{account}"
+                        for other in before
+                    )
+                    problems += [] if granted else [f"{item.name}: {account} lacks {role}"]
     return problems
+
+
+def accounts(item: Recorded, before: list[Recorded]) -> set[str]:
+    """Accounts of the nodes that a resource makes, or that its pods run on."""
+    pools = [item] if item.type in (POOL, CLUSTER) else [other for other in before if other.type == POOL]
+    return {(pool.inputs.get("nodeConfig") or {}).get("serviceAccount") or "the default one" for pool in pools}
 
 
 @pytest.mark.parametrize("name", GKE)
@@ -100,13 +117,3 @@ def test_a_graph_without_an_api_or_a_role_is_found(lost: str) -> None:
     assert problems
     needed = [*features("gke")["image_streaming"].apis, "roles/serviceusage", "roles/artifactregistry.reader"]
     assert all(any(text in problem for text in needed) for problem in problems)
-
-
-def test_a_machine_type_that_its_zone_lacks_is_refused() -> None:
-    pool = {"nodeLocations": ["us-central1-f"], "nodeConfig": {"machineType": "g2-standard-4"}}
-    account = "serviceAccount:a"
-    living: list[tuple[str, Any]] = [("", {"role": "roles/container.defaultNodeServiceAccount", "member": account})]
-    living.append(("gcp:projects/service:Service", {"service": "container.googleapis.com"}))
-    pool["nodeConfig"]["serviceAccount"] = "a"
-    assert unmet(POOL, pool, living) == "400 machine type g2-standard-4 does not exist in zone us-central1-f"
-    assert unmet(POOL, {**pool, "nodeLocations": ["us-central1-a"]}, living) == ""

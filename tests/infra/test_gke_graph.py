@@ -166,15 +166,6 @@ def test_t17_a_driver_is_installed_by_gke_or_by_us_and_never_by_both() -> None:
     assert ours.one("DaemonSet").urn in ours.earlier(ours.one("Job", "training"))
 
 
-@pytest.mark.parametrize("task", ["language_model", "question_answering"])
-@pytest.mark.parametrize("name", STACKS)
-def test_the_trainer_takes_the_configuration_that_a_stack_gives_it(name: str, task: str) -> None:
-    # 16 accelerators, or 3 machines, share a step.
-    asked = {"training": {"task": task, "precision": "bf16", "microBatch": 3 if name == "gcp-a100" else 8}}
-    stack = record(name, changed(name) | (asked if task == "question_answering" else {}))
-    assert (trained(stack).task, trained(stack).precision) == (task, "bf16")
-
-
 def test_bert_on_squad_is_one_key() -> None:
     stack = record("gcp-c3", changed("gcp-c3") | {"training": {"task": "question_answering"}})
     dataset = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]

@@ -19,48 +19,20 @@ def problems(stack: str, **sections: dict[str, Any] | None) -> list[str]:
     return [*caught.value.lines]
 
 
-@pytest.mark.parametrize("stack", ["gcp-a100", "gcp-c3"])
-def test_the_stack_files_are_valid(stack: str) -> None:
-    assert parse(changed(stack), stack).cluster.name == f"trainyard-{stack}"
-
-
 @pytest.mark.parametrize(
     ("stack", "sections", "expected"),
     [
-        # Place and names.
         (
             "gcp-a100",
             {"gke": {"project": "My Project"}},
             "gke.project: 'My Project' is not a project id; `gcloud projects list` shows yours",
         ),
-        ("gcp-a100", {"gke": {"zone": "us-central1"}}, "gke.zone: 'us-central1' is not a zone; give one such as"),
-        (
-            "gcp-a100",
-            {"cluster": {"name": "a-name-that-is-far-too-long"}},
-            "cluster.name: 'a-name-that-is-far-too-long' has 27 characters; allowed: 24",
-        ),
-        ("gcp-a100", {"cluster": {"name": "8gpus"}}, "cluster.name: '8gpus' makes the nodes' service account"),
-        (
-            "gcp-a100",
-            {"gke": {"noUpgradesSince": "yesterday"}},
-            "gke.noUpgradesSince: 'yesterday' is no time with its zone; give one such as 2026-11-01T00:00:00Z",
-        ),
         ("gcp-a100", {"gke": None}, "gke: missing; a cluster of kind gke needs gke.project, gke.zone"),
         ("gcp-a100", {"nodes": None}, "nodes: missing; a cluster of kind gke needs nodes.machineType"),
-        # Machines.
-        # Pods and nodes.
-        # How nodes are had.
-        # Arithmetic.
-        # Storage and images.
         (
             "gcp-a100",
             {"storage": {"kind": "hostPath"}},
             "storage.kind: 'hostPath' is not known; allowed: 'nfs', 'filestore'",
-        ),
-        (
-            "gcp-a100",
-            {"storage": {"accessMode": "ReadWriteOnce"}},
-            "storage.accessMode: unknown key; allowed: kind, ",
         ),
     ],
 )
@@ -76,8 +48,6 @@ def test_each_rule_says_what_is_wrong_and_what_is_allowed(
     [
         ({"gke": {"project": "my-project", "zone": "us-central1-a"}}, "gke: only used with clusters that the stack"),
         ({"nodes": {"machineType": "a2-highgpu-8g"}}, "nodes: only used with clusters that the stack makes"),
-        ({"storage": {"kind": "nfs"}}, "storage.kind: 'nfs' is not known; allowed: 'hostPath', 'storageClass'"),
-        ({"storage": {"retain": True}}, "storage.retain: unknown key; allowed: kind, "),
         (
             {"cluster": {"context": None}},
             "cluster.context: missing; set it with `pulumi config set --stack local --path",
@@ -97,11 +67,6 @@ def test_the_rules_stop_the_program_before_anything_is_made() -> None:
 def test_all_problems_of_a_cloud_stack_come_at_once() -> None:
     found = problems("gcp-c3", nodes={"diskType": "pd-standard", "max": 1}, training={"precision": "fp16"})
     assert [problem.split(":")[0] for problem in found] == ["nodes.diskType", "nodes.max", "training.precision"]
-
-
-def test_a_secret_of_the_wrong_kind_is_not_printed() -> None:
-    (problem,) = problems("gcp-a100", secrets={"huggingFaceToken": {"hf_secret": 1}})
-    assert "hf_secret" not in problem
 
 
 @pytest.mark.parametrize("consumption", ["on_demand", "spot", "reservation"])

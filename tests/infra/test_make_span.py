@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from bench.graph import STORAGE, creation, destruction, parts
+from bench.graph import creation, destruction, parts
 from review.recording import Recorded, Recording
-from tests.infra.recorded import CLOUD_STACKS, recorded
 
 
 def item(name: str, type_: str, after: tuple[str, ...] = (), deleted_with: str = "") -> Recorded:
@@ -51,35 +48,6 @@ def test_destroy_goes_backwards_and_what_goes_along_takes_no_time() -> None:
     chain = destruction(by_hand())
     assert chain.minutes == pytest.approx(4 + 0.5)
     assert [part.name for part in chain.resources if part.name != "pool"] == ["cluster", "network"]
-
-
-@pytest.mark.parametrize("stack", CLOUD_STACKS)
-@pytest.mark.parametrize("kinds", [("Image",), STORAGE], ids=["image", "storage"])
-def test_nobody_waits_for_the_image_or_the_storage(stack: str, kinds: tuple[str, ...]) -> None:
-    recording = recorded(stack)
-    chain = creation(recording)
-    found = [entry for entry in recording.resources if entry.kind in kinds]
-    assert found
-    for entry in found:
-        assert chain.slack[entry.urn] > 0, f"{entry.kind} {entry.name} is on the longest chain of `up`"
-
-
-@pytest.mark.parametrize("stack", CLOUD_STACKS)
-def test_an_image_that_waited_for_the_cluster_would_be_seen(stack: str) -> None:
-    recording = recorded(stack)
-    cluster, image = recording.one("Cluster"), recording.one("Image", "trainer")
-    late = replace(image, dependencies=image.dependencies | {cluster.urn})
-    worse = Recording([late if entry is image else entry for entry in recording.resources], recording.outputs)
-    assert creation(worse).slack[image.urn] == 0
-    assert creation(worse).minutes > creation(recording).minutes
-
-
-@pytest.mark.parametrize("stack", CLOUD_STACKS)
-def test_a_destroy_waits_for_the_cluster_and_on_google_cloud_for_no_node_pool(stack: str) -> None:
-    recording = recorded(stack)
-    chain = destruction(recording)
-    assert recording.one("Cluster") in chain.resources
-    assert not [part for part in chain.resources if part.kind == "NodePool" and not part.deleted_with]
 
 
 def test_the_table_has_a_row_for_each_stack_with_its_longest_chains() -> None:

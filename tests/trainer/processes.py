@@ -11,6 +11,7 @@ import gc
 import json
 import multiprocessing
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.ports import free_port
+from tests.unprivileged import drop_privileges
 
 ROOT = Path(__file__).parents[2]
 PRELOAD = [
@@ -122,6 +124,17 @@ def run_launcher(environment: dict[str, str], arguments: list[str], log: str) ->
     from trainer import launch
 
     sys.exit(launch.main(arguments))
+
+
+def run_unprivileged(folder: str, arguments: list[str], log: str) -> None:
+    """Run `python -m ARGUMENTS` in a folder, held by file modes as pods are."""
+    os.setsid()
+    os.chdir(folder)
+    enter({}, log)
+    gc.freeze()  # as in run_launcher
+    drop_privileges()
+    sys.argv = arguments
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
 
 def _hold_saves(until: Path) -> None:

@@ -6,15 +6,12 @@ A run whose checkpoints seem absent would begin again, and a folder that is left
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.trainer.conftest import ROOT
-from tests.unprivileged import UNPRIVILEGED
+from tests.trainer.processes import context, run_unprivileged
 from trainer import prepare
 from trainer.contract import EXIT_FATAL, EXIT_USAGE
 
@@ -43,17 +40,16 @@ def volume(tmp_path: Path, dataset: Path, tokenizer: Path) -> Iterator[Path]:
             Path(folder, name).chmod(0o755)
 
 
-def run(volume: Path, command: str) -> subprocess.CompletedProcess[str]:
+def run(volume: Path, command: str) -> tuple[int | None, str]:
+    """Exit code and output of a program in the folder of the volume."""
     program, *arguments = command.split()
-    return subprocess.run(
-        [*UNPRIVILEGED, sys.executable, "-m", f"trainer.{program}", *arguments],
-        cwd=volume,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
+    log = volume / "said"
+    process = context().Process(
+        target=run_unprivileged, args=(str(volume), [f"trainer.{program}", *arguments], str(log))
     )
+    process.start()
+    process.join(100)
+    return process.exitcode, log.read_text()
 
 
 @pytest.mark.parametrize(
@@ -77,17 +73,17 @@ def test_what_may_not_be_read_is_named_in_one_line(
     before = path.stat().st_mode
     path.chmod(0)
     try:
-        done = run(volume, command)
+        ended, told = run(volume, command)
     finally:
         path.chmod(before)
-    assert done.returncode == code, done.stderr
-    assert any(said.format(name) in done.stderr for name in (path, locked)), done.stderr
-    assert "Traceback" not in done.stderr
+    assert ended == code, told
+    assert any(said.format(name) in told for name in (path, locked)), told
+    assert "Traceback" not in told
     assert (volume / "run/checkpoints/step-00000004/manifest.json").read_text() == "{}\n"
 
 
 @pytest.mark.parametrize(("locked", "given"), [("texts/lost+found", "texts"), ("texts/inner", "texts/*.txt")])
 def test_what_is_not_asked_for_need_not_be_readable(volume: Path, locked: str, given: str) -> None:
     (volume / locked).chmod(0)
-    done = run(volume, f"{PREPARE} {given}")
-    assert done.returncode == 0, done.stderr
+    ended, told = run(volume, f"{PREPARE} {given}")
+    assert ended == 0, told

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -40,20 +38,21 @@ def test_bad_input_fails_the_job_with_its_first_pod(local_stack: Recording) -> N
         ({"textField": "body", "input": ["/data/a.jsonl"]}, {}, "dataset.input"),
     ],
 )
-def test_the_job_speaks_of_the_stacks_keys_and_of_upload(dataset: dict, extra: dict, said: str, tmp_path: Path) -> None:
+def test_the_job_speaks_of_the_stacks_keys_and_of_upload(
+    dataset: dict,
+    extra: dict,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     values = changed("local", dataset=dataset, **extra)
     keys = {entry["name"]: entry.get("value") for entry in container(record("local", values))["env"]}[STACK_KEYS]
     config = parse(values, "local")
     module, *arguments = prepare_command(config.training, config.dataset, str(tmp_path / "out"))
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        env={**os.environ, STACK_KEYS: keys},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == EXIT_USAGE
-    (line,) = done.stderr.splitlines()
+    monkeypatch.setenv(STACK_KEYS, str(keys))
+    assert importlib.import_module(module).main(arguments) == EXIT_USAGE
+    (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(said)
     assert "--" not in line
 
