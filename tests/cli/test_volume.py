@@ -130,21 +130,30 @@ def test_without_a_run_it_says_so(call: Any) -> None:
     assert call("runs", "--json")[1] == "[]\n"
 
 
-@pytest.mark.parametrize(
-    "planted", ["{" * 100_000, "[1]", '{"step": "\x1b[31m", "loss": 1e400, "state": {"a": 1}}', "", '{"updated": "x"}']
+BOMB = "a: &a [1, 1]\n" + "".join(
+    f"{c}: &{c} [*{p}, *{p}]\n" for p, c in zip("abcdefghijkl", "bcdefghijklm", strict=True)
 )
-def test_a_run_that_somebody_else_wrote_is_listed_all_the_same(planted: str, call: Any, volume_folder: Path) -> None:
+
+
+@pytest.mark.parametrize(
+    ("status", "config"),
+    [
+        ("{" * 100_000, BOMB),
+        ("[1]", "{" * 5000),
+        ('{"step": "\x1b[31m", "loss": 1e400, "state": {"a": 1}}', "x: !!python/object:os.system {}"),
+        ("", "- 1"),
+        ('{"updated": "x"}', "a: " + "[" * 5000),
+    ],
+)
+def test_a_run_that_somebody_else_wrote_is_listed_all_the_same(
+    status: str, config: str, call: Any, volume_folder: Path
+) -> None:
     folder = a_run(volume_folder, "odd")
-    config = folder / "checkpoints" / "step-00000100" / "config.yaml"
-    bomb = "a: &a [1, 1]\n" + "".join(
-        f"{c}: &{c} [*{p}, *{p}]\n" for p, c in zip("abcdefghijkl", "bcdefghijklm", strict=True)
-    )
-    for config_text in (bomb, "{" * 5000, "x: !!python/object:os.system {}", "- 1", "a: " + "[" * 5000):
-        (folder / "status.json").write_text(planted)
-        config.write_text(config_text)
-        code, said, _ = call("runs")
-        assert (code, said.splitlines()[1].split()[0]) == (0, "odd")
-        assert "\x1b" not in said
+    (folder / "status.json").write_text(status)
+    (folder / "checkpoints" / "step-00000100" / "config.yaml").write_text(config)
+    code, said, _ = call("runs")
+    assert (code, said.splitlines()[1].split()[0]) == (0, "odd")
+    assert "\x1b" not in said
 
 
 def test_a_folder_is_listed_and_the_largest_is_first_in_du(call: Any, volume_folder: Path) -> None:

@@ -48,8 +48,9 @@ def trained(stack: Recording, name: str = "training") -> Config:
 
 
 def sections_to_vary(stack: str, sections: Iterable[str]) -> tuple[str, ...]:
-    """The sections to vary; none for a smoke stack, whose keys are varied on the stack that it is a small copy of."""
-    return () if stack.endswith("-smoke") else tuple(sections)
+    """The sections to vary; none for a smoke stack, whose keys are varied on the stack that it is a small copy of, and
+    for gcp-c3, which differs from gcp-a100 by its machines, those alone."""
+    return () if stack.endswith("-smoke") else ("nodes",) if stack == "gcp-c3" else tuple(sections)
 
 
 def variants(
@@ -84,11 +85,12 @@ def variants(
 
 
 def _few(annotation: Any) -> tuple[Any, ...]:
-    """All values of a bool or Literal; none of another type."""
+    """All values of a bool or of a Literal of words, the first and last of one of numbers; none of another type."""
     if annotation is bool:
         return (True, False)
     if get_origin(annotation) is Literal:
-        return get_args(annotation)
+        values = get_args(annotation)
+        return values if isinstance(values[0], str) else (values[0], values[-1])
     return tuple(value for part in get_args(annotation) if part is not ... for value in _few(part))
 
 

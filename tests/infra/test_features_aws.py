@@ -16,7 +16,7 @@ from tests.infra.recorded import recorded, sections_to_vary, variants
 
 AWS = [name for name in stacks() if "eks" in stack_file_values(name)]
 #: Sections that decide what is created on AWS.
-SECTIONS = ("eks", "nodes", "storage", "image", "dataset", "cluster")
+SECTIONS = ("eks", "nodes", "storage", "image")
 #: Values that change what is needed, and that are outside any enumeration or need others beside them.
 MORE: list[dict[str, Any]] = [
     {"dataset": {"input": ["s3://mine/folder"]}},

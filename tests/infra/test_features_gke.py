@@ -18,7 +18,7 @@ POOL, CLUSTER, SERVICE = (
     "gcp:projects/service:Service",
 )
 #: Sections that decide what is created on Google Cloud.
-GKE_SECTIONS = ("gke", "nodes", "storage", "image", "dataset", "cluster")
+GKE_SECTIONS = ("gke", "nodes", "storage", "image")
 #: Keys that another key needs beside it.
 TOGETHER: dict[tuple[str, str, Any], dict[str, dict[str, Any]]] = {
     ("nodes", "consumption", "reservation"): {"nodes": {"reservation": "mine"}},

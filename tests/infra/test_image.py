@@ -12,9 +12,7 @@ import pytest
 
 from cli.__main__ import main
 from infra import buildx
-from infra.clouds import CLOUDS
-from infra.facts import load
-from infra.image import ROOT, TRAINER, Recipe, content_hash, stage
+from infra.image import TRAINER, Recipe, content_hash, stage
 from infra.stackfiles import stack_file_values
 from review.recording import Recorded, record
 from tests.conftest import write_kubeconfig
@@ -89,44 +87,10 @@ def image_of(stack: str, **changes: dict[str, Any]) -> dict[str, Any]:
     return record(stack, changed(stack, **changes)).one("Image", "trainer").inputs
 
 
-@pytest.mark.parametrize("stack", ["gcp-a100", "aws-g4dn"])
-def test_an_image_gets_its_own_files_and_no_others(stack: str) -> None:
-    inputs = image_of(stack)
-    context = ROOT / inputs["context"]["location"]
-    assert sorted(path.name for path in context.iterdir()) == ["LICENSE", "pyproject.toml", "requirements", "trainer"]
-    assert inputs["dockerfile"]["location"] == f"{inputs['context']['location']}/trainer/Dockerfile"
-
-
-def test_layers_are_zstd_where_everything_reads_it_and_gzip_where_nobody_knows() -> None:
-    facts = {kind: load((cloud.folder or ROOT / "infra") / "image.yaml") for kind, cloud in CLOUDS.items()}
-    for stack, kind in (("gcp-c3", "gke"), ("aws-g4dn", "eks")):
-        inputs = image_of(stack)
-        wanted = f"compression={facts[kind]['compression']}"
-        assert wanted in inputs["exports"][0]["raw"].split(",")
-        assert wanted in inputs["cacheTo"][0]["raw"].split(",")
-    assert {kind: fact["compression"] for kind, fact in facts.items()} == {
-        "existing": "zstd",
-        "gke": "gzip",
-        "eks": "zstd",
-    }
-    assert all(fact["source"] and fact["date"] for fact in facts.values())
-
-
-@pytest.mark.parametrize(
-    ("stack", "changes", "torch"),
-    [
-        ("gcp-c3", {}, "cpu"),
-        ("gcp-a100", {}, "cuda"),
-        ("aws-g4dn", {}, "cuda"),
-        ("gcp-c3", {"image": {"torch": "cuda"}}, "cuda"),
-    ],
-)
-def test_an_image_has_cuda_where_the_workers_have_accelerators(
-    stack: str, changes: dict[str, dict[str, Any]], torch: str
-) -> None:
-    inputs = image_of(stack, **changes)
-    assert inputs["buildArgs"] == {"TORCH": torch}
-    assert inputs["tags"][0].endswith(f":{content_hash(TRAINER, {'TORCH': torch})}"), "and its tag says so"
+def test_an_image_has_cuda_where_that_is_asked_for_and_its_tag_says_so() -> None:
+    inputs = image_of("gcp-c3", image={"torch": "cuda"})
+    assert inputs["buildArgs"] == {"TORCH": "cuda"}
+    assert inputs["tags"][0].endswith(f":{content_hash(TRAINER, {'TORCH': 'cuda'})}")
 
 
 def test_an_image_without_cuda_is_refused_where_the_workers_have_accelerators() -> None:
@@ -233,18 +197,20 @@ def test_a_registry_that_any_builder_reaches_needs_no_new_one(docker: Path) -> N
 
 
 @pytest.mark.usefixtures("kind")
-def test_using_another_cluster_without_a_registry_keeps_none_of_the_cluster_before(
-    docker: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("before", ["kind-kind", "another"])
+def test_another_cluster_without_a_registry_keeps_none_of_the_cluster_before(
+    before: str, docker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a registry: tests/local/test_another_cluster.py."""
     monkeypatch.setattr("local.commands.up", lambda context: 0)
     monkeypatch.setattr("local.environment.variables", lambda: dict(os.environ))
+    monkeypatch.setattr("infra.stackfiles.stack_file_values", lambda stack: {"cluster": {"context": before}})
     assert main(["local", "use", "kind-kind"]) == 0
+    removed = [] if before == "kind-kind" else ["image.registry", "image.buildx"]
     assert docker.read_text().splitlines() == [
         "pulumi stack select --create local",
         "pulumi config set --stack local --path cluster.context kind-kind",
-        "pulumi config rm --stack local --path image.registry",
-        "pulumi config rm --stack local --path image.buildx",
+        *(f"pulumi config rm --stack local --path {key}" for key in removed),
     ]
 
 

@@ -163,19 +163,3 @@ def test_the_local_node_takes_no_other_registry(
     assert commands.use("trainyard-local", registry="localhost:5001") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line == "local: --registry localhost:5001: trainyard-local has a registry of its own; leave --registry out"
-
-
-def test_a_registry_goes_with_its_cluster(tmp_path: Path) -> None:
-    checkout = Checkout(tmp_path)
-    again = USE.partition(" --registry")[0]
-
-    def removed(command: str) -> list[str]:
-        before = len(checkout.called())
-        typed = checkout.type(command)
-        assert typed.returncode == 0, typed.stderr
-        return [line.split()[-1] for line in checkout.called()[before:] if line.startswith("pulumi config rm")]
-
-    assert removed(USE) == []
-    assert removed(again) == [], "the same cluster"
-    write_kubeconfig(Path(checkout.environment["KUBECONFIG"]), "kind-other", None)
-    assert removed(again.replace("kind-kind", "kind-other")) == ["image.registry", "image.buildx"]

@@ -178,12 +178,11 @@ def test_run_gives_back_the_exit_code_and_keeps_the_phase(machine: Path, monkeyp
     assert "test of run" in [timing.name for timing in load(paths.TIMINGS)]
 
 
-def test_run_of_an_unknown_program_is_one_line() -> None:
-    command = [sys.executable, "-m", "cli", "local", "run", "--", "no-such-program"]
-    result = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
-    assert result.returncode == 2
-    assert result.stderr.count("\n") == 1
-    assert "no program 'no-such-program'" in result.stderr
+def test_run_of_an_unknown_program_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["local", "run", "--", "no-such-program"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "no program 'no-such-program'" in said
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied", "/x/state"), OSError(28, "No space left")])

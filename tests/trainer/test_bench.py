@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import math
 import os
@@ -21,6 +23,7 @@ import torch
 from bench import device, gpu, page
 from bench.trainer import prepare, recipe, recipe_table, setup, speed, speed_table
 from bench.verdicts import Verdicts
+from tests.trainer import toy
 
 ROOT = Path(__file__).parents[2]
 
@@ -253,12 +256,14 @@ def test_what_is_missing_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -
     assert "has no PyYAML, tokenizers; choose another Python" in gpu.lacking("cuda", tiny=False)
 
 
-PEERS = """
-import json, sys
-from bench.trainer import peers
-for program in ("loop", "nanoGPT", "nanoGPT with biases", "Trainer"):
-    peers.main([json.dumps(json.loads(sys.argv[1]) | {"program": program})])
-"""
+def rehearse_peers(mode: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each peer prints of its steps."""
+    from bench.trainer import peers
+
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        for program in ("loop", "nanoGPT", peers.BIASED, "Trainer"):
+            peers.main([json.dumps(mode | {"program": program})])
+    return [json.loads(line) for line in said.getvalue().splitlines() if line.startswith('{"seconds"')]
 
 
 def test_the_stages_are_rehearsed_before_a_gpu_runs_them(
@@ -278,9 +283,7 @@ def test_the_stages_are_rehearsed_before_a_gpu_runs_them(
     mode = {"device": "cpu", "preset": "tiny", "precision": "bf16", "compiled": False, "scratch": str(tmp_path / "run")}
     mode |= {"length": 16, "micro_batch": 2, "tokens_per_step": 64, "steps": 2}
     mode["data"] = setup.dataset(tmp_path / "data", characters=60_000)
-    found = subprocess.run([sys.executable, "-c", PEERS, json.dumps(mode)], cwd=ROOT, capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
-    figures = [json.loads(line) for line in found.stdout.splitlines() if line.startswith('{"seconds"')]
+    figures = toy.apart(rehearse_peers, mode)
     assert [len(each["seconds"]) for each in figures] == [2, 2, 2, 2]
     guess = math.log(50_257)  # an untrained model's
     fewer = guess * 15 / 16  # the Trainer leaves one of 16 tokens out of the sum, not of the mean

@@ -1,13 +1,27 @@
-"""bench.trainer.exchange: real trainings under the launcher."""
+"""bench.trainer.exchange: real trainings under the launcher, whose processes are forks here."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench import page
 from bench.trainer import exchange
+from tests.trainer.processes import Launcher
+
+
+@pytest.fixture(autouse=True)
+def fork_launchers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], env: dict[str, str], timeout: float, **_: Any) -> None:
+        assert command[1:3] == ["-m", "trainer.launch"]
+        node = Launcher(command[3:], env, tmp_path / "launcher.log", real=False)
+        if code := node.wait(timeout):
+            raise subprocess.CalledProcessError(code, command, node.output, "")
+
+    monkeypatch.setattr(exchange.subprocess, "run", run)
 
 
 def test_a_way_is_rehearsed_by_two_real_workers(

@@ -11,8 +11,8 @@ from infra.cluster import WorkerPool
 from infra.config import WorkersConfig
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
-from review.recording import Recording, record, record_anywhere
-from tests.infra.recorded import recorded
+from review.recording import Recording, record
+from tests.infra.recorded import changed, recorded
 from workloads.certificates import CertificateProvider, issue
 from workloads.elastic import identity
 
@@ -69,23 +69,15 @@ def test_the_rendezvous_goes_before_the_training_and_neither_before_others_at_th
         assert pod(made, kind, name)["priorityClassName"] == expected["metadata"]["name"]
 
 
-@pytest.mark.parametrize(
-    ("name", "threads", "sockets"), [("gcp-a100", "4", "1"), ("aws-g4dn", "2", "8"), ("gcp-c3", None, None)]
-)
-def test_nccl_takes_the_sockets_that_it_would_take_outside_a_pod(
-    name: str, threads: str | None, sockets: str | None
-) -> None:
-    """Behind a pod's eth0 NCCL sees no network card, and takes one socket."""
+def test_what_a_stack_gives_nccl_counts_before_what_we_set() -> None:
+    """Behind a pod's eth0 NCCL sees no network card, and would take one socket."""
 
-    def variables(**environment: str) -> dict[str, str]:
-        values = stack_file_values(name)
-        made = record_anywhere(name, values | {"workers": {**values.get("workers", {}), "environment": environment}})
+    def variables(made: Recording) -> dict[str, str]:
         return {each["name"]: each.get("value", "") for each in pod(made)["containers"][0]["env"]}
 
-    own = variables()
-    assert (own.get("NCCL_SOCKET_NTHREADS"), own.get("NCCL_NSOCKS_PERTHREAD")) == (threads, sockets)
-    changed = variables(NCCL_SOCKET_NTHREADS="8", NCCL_DEBUG="INFO")
-    assert changed == own | {"NCCL_SOCKET_NTHREADS": "8", "NCCL_DEBUG": "INFO"}
+    own, given = variables(recorded("gcp-a100")), {"NCCL_SOCKET_NTHREADS": "8", "NCCL_DEBUG": "INFO"}
+    assert own["NCCL_SOCKET_NTHREADS"] == "4"
+    assert variables(record("gcp-a100", changed("gcp-a100", workers={"environment": given}))) == own | given
 
 
 def test_drains_leave_as_many_workers_as_a_round_needs_and_never_block_for_ever() -> None:

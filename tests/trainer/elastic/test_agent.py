@@ -171,7 +171,7 @@ def test_workers_whose_peers_left_hang_and_are_not_waited_for(start: Callable[..
 
 def test_workers_that_can_save_have_their_grace(start: Callable[..., Agent], tmp_path: Path) -> None:
     made = start(HANGS, "begun.mkdir()", first=1)  # global rank 1: the agent takes the folder for another worker's
-    threading.Timer(2, (tmp_path / "finish").touch).start()
+    threading.Timer(1, (tmp_path / "finish").touch).start()
     made._stop_workers(made._worker_group)
     assert exit_code(made) == 0
     assert made._remaining_restarts > 10_000, "torch would count restarts; here steps count"
@@ -179,7 +179,7 @@ def test_workers_that_can_save_have_their_grace(start: Callable[..., Agent], tmp
 
 def test_a_checkpoint_that_is_being_written_is_waited_for(start: Callable[..., Agent], tmp_path: Path) -> None:
     made = start(HANGS, "begun.mkdir()", left=1)
-    threading.Timer(2, (tmp_path / "finish").touch).start()
+    threading.Timer(1, (tmp_path / "finish").touch).start()
     made._stop_workers(made._worker_group)
     exit_code(made)  # any code: it may be killed a moment after the rename
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000010"]

@@ -259,7 +259,7 @@ def test_a_round_outlives_whoever_wrote_the_state_last(
     written = lost.set_state(*found)
     assert written is not None
     assert written[2] is True
-    end = time.monotonic() + 10
+    end = time.monotonic() + 7
     while time.monotonic() < end:
         assert group.handlers["a"].num_nodes_waiting() == 0
         time.sleep(0.5)
@@ -295,29 +295,6 @@ def test_training_goes_on_while_etcd_is_away(
         own_etcd.start()
         wait_until(lambda: handler.get_backend() == "etcd-v3" and not handler.is_closed(), 60, "etcd is used again")
         assert handler.num_nodes_waiting() == 0
-
-
-def test_an_outage_longer_than_the_keep_alive_loses_no_member(own_etcd: EtcdServer, run_id: str) -> None:
-    """As when etcd's pod moves to another node: away for twice the keep-alive, then back with its data."""
-    with Nodes(own_etcd.endpoint, run_id, 2, 2) as group:
-        group.add("a", "127.0.0.1")
-        group.add("b", "127.0.0.2")
-        group.meet("ab")
-        for _ in range(2):
-            assert [group.handlers[name].num_nodes_waiting() for name in "ab"] == [0, 0]
-            time.sleep(1)
-        own_etcd.kill()
-        end = time.monotonic() + 6
-        while time.monotonic() < end:
-            assert [group.handlers[name].num_nodes_waiting() for name in "ab"] == [0, 0]
-            time.sleep(0.5)
-        own_etcd.start()
-        end = time.monotonic() + 4
-        while time.monotonic() < end:
-            assert [group.handlers[name].num_nodes_waiting() for name in "ab"] == [0, 0]
-            time.sleep(0.5)
-        group.vanish("b")
-        wait_until(lambda: group.handlers["a"].num_nodes_waiting() > 0, 12, "a loss after it is still seen")
 
 
 def test_an_etcd_that_lost_its_data_is_a_new_round_by_itself(own_etcd: EtcdServer, run_id: str) -> None:
