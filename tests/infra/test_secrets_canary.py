@@ -47,7 +47,9 @@ def test_the_tokens_are_in_their_secrets_marked_as_such_and_nowhere_else(with_to
     secret = with_tokens.one("Secret", "tokens").inputs
     jobs = [item for item in with_tokens.resources if item.kind == "Job" and item.name.startswith("dataset")]
     spec = jobs[0].inputs["spec"]["template"]["spec"]
-    for container in [*spec.get("initContainers", []), *spec["containers"]]:
+    makes_folders, *fetching = spec["initContainers"]
+    assert "secretKeyRef" not in json.dumps(makes_folders)
+    for container in [*fetching, *spec["containers"]]:
         reference = {"secretKeyRef": {"name": "tokens", "key": "HF_TOKEN"}}
         assert {"name": "HF_TOKEN", "valueFrom": reference} in container["env"], "pods take them by reference"
     values = secret["stringData"]
