@@ -17,6 +17,8 @@ import yaml
 # Set this before any test loads torch. Several test processes share two cores, and a process forked from one with more
 # threads hangs in its first matrix product.
 os.environ["OMP_NUM_THREADS"] = "1"
+# And this before any test loads huggingface_hub, which reads it once: else it waits for a hub that is not there.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 from review.recording import Recording, record
 from trainer.elastic import processor

@@ -16,9 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-os.environ["HF_HUB_OFFLINE"] = "1"
-
 from hypothesis import settings as hypothesis_settings
 
 from local import toolchain

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 from trainer.config.settings import Optimizer
 from trainer.models import adapters
@@ -36,6 +35,8 @@ def build(net: nn.Module, settings: Optimizer) -> list[torch.optim.Optimizer]:
     )
     if not hidden:
         return [adam]
+    from transformers.pytorch_utils import Conv1D  # transformers takes a second, and metrics.py needs none
+
     turned = {id(part.weight) for part in net.modules() if isinstance(part, Conv1D)}
     ordinary, transposed = ([value for value in hidden if (id(value) in turned) == other] for other in (False, True))
     return [adam, Muon(ordinary, transposed, settings.weight_decay)]

@@ -105,7 +105,7 @@ def test_where_one_window_is_too_much_what_takes_less_memory_is_named(tmp_path: 
     assert said(4).endswith("; try model.checkpointing=true, engine.name=fsdp, a smaller model")
     assert "adapter.kind=lora" in said(1, model__name="gpt2-xl")
     assert "fsdp" not in said(1), "nobody to share with"
-    assert "fsdp" not in said(4, optimizer__name="muon"), "the rules refuse it"
+    assert "fsdp" not in said(4, model__name="gpt2-xl", adapter__kind="lora"), "the rules refuse it"
 
 
 def test_a_later_fault_is_tried_once_more_and_no_oftener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
