@@ -10,6 +10,7 @@ import signal
 import time
 from pathlib import Path
 
+from torch.distributed import DistStoreError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
@@ -20,7 +21,7 @@ from trainer.checkpoint.format import is_writing, list_checkpoints, step_of
 from trainer.checkpoint.saver import LAST_SECONDS
 from trainer.contract import DONE, EXIT_BROKEN, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, STATUS
 from trainer.elastic.rendezvous import Handler
-from trainer.errors import Stop
+from trainer.errors import Stop, one_line
 from trainer.files import read_record
 
 MONITOR_SECONDS = 0.5
@@ -72,6 +73,18 @@ class Agent(LocalElasticAgent):
         """Why this node's workers ended, where none of them said so."""
         self._stopped: dict[int, float] = {}
         """Process id of a stopped worker -> since when."""
+
+    def _initialize_workers(self, worker_group: WorkerGroup) -> None:
+        """Begin a round; if a member is lost before all know their ranks, the next one."""
+        while True:
+            try:
+                super()._initialize_workers(worker_group)
+                break
+            except DistStoreError as error:
+                if not self._handler.is_over():
+                    raise
+                log.event("new_round", after=self._handler.round, lost_members=1, reason=f"'{one_line(error)}'")
+        self._handler.forming = False
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._end_stopped()

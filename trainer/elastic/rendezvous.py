@@ -109,6 +109,13 @@ class OpExecutor(_DistributedRendezvousOpExecutor):
         super()._add_to_participants()
 
 
+class _LeaveOp(_RendezvousExitOp):
+    """Leaves the wait list too: torch 2.15 leaves a member in it, whom the next round would wait for."""
+
+    def __call__(self, ctx: Any, deadline: float) -> _Action:
+        return _Action.REMOVE_FROM_WAIT_LIST if ctx.node in ctx.state.wait_list else super().__call__(ctx, deadline)
+
+
 class Handler(DynamicRendezvousHandler):
     """A rendezvous in which a lost member counts like a waiting one: both cause a new round."""
 
@@ -122,6 +129,8 @@ class Handler(DynamicRendezvousHandler):
     """Whether the store could not be reached at the last look."""
     _called: float | None = None
     """Since when newcomers wait for the next round."""
+    forming = False
+    """Whether the round has its members, who do not know their ranks and addresses yet: the agent ends it."""
 
     @property
     def round(self) -> int:
@@ -139,10 +148,20 @@ class Handler(DynamicRendezvousHandler):
             info = super().next_rendezvous()
         finally:
             self.link.patient(False)
-        self._round, self._size, self._called = self._state_holder.state.round, info.world_size, None
-        self._state_holder.remember()
         os.environ["TRAINYARD_ROUND"] = str(self.round)  # workers inherit it
         return info
+
+    def _get_store(self) -> Store:
+        """The store of the round whose members are known from here on, and may be lost."""
+        self._round, self._called = self._state_holder.state.round, None
+        _, self._size = self._get_world()
+        self._state_holder.remember()
+        self.forming = True
+        return super()._get_store()
+
+    def is_over(self) -> bool:
+        """Whether a round that forms has lost a member, for whose address or rank the others would wait in vain."""
+        return self.forming and self.num_nodes_waiting() > 0
 
     def _start_heartbeats(self) -> None:
         # All members begin a round at the same moment: without random delays their heartbeats would always coincide.
@@ -222,7 +241,7 @@ class Handler(DynamicRendezvousHandler):
         self._stop_heartbeats()
         self._op_executor.leaving = True
         try:
-            self._op_executor.run(_RendezvousExitOp(), self._get_deadline(self._settings.timeout.heartbeat))
+            self._op_executor.run(_LeaveOp(), self._get_deadline(self._settings.timeout.heartbeat))
         except RendezvousError as error:
             log.warning("could not leave the rendezvous: %s", error)
 

@@ -22,6 +22,8 @@ PREFIX = "/trainyard/rendezvous/"
 POLL_SECONDS = 0.1
 BEATS_SECONDS = 0.9
 """Least time between two looks at the heartbeats: torch looks once a second while nothing happens."""
+LOOK_SECONDS = 1.0
+"""Between two looks at the members, while one waits for another."""
 BATCH = 100
 """Keys in one request: etcd takes 128 operations in a transaction (--max-txn-ops)."""
 
@@ -67,6 +69,8 @@ class EtcdStore(Store):
         super().__init__()
         self._etcd, self._prefix = etcd, f"{PREFIX}{run_id}/store/"
         self.set_timeout(timeout)
+        self.is_over: Callable[[], bool] = lambda: False
+        """Whether nobody will write what a round waits for."""
 
     def set(self, key: str, value: str | bytes) -> None:
         self._etcd.put(self._prefix + key, _bytes(value))
@@ -128,7 +132,7 @@ class EtcdStore(Store):
 
     def _until(self, keys: list[str], timeout: timedelta, values: dict[str, bytes]) -> None:
         """Fill `values` with what `keys` hold, waiting for those that are not there yet."""
-        deadline = time.monotonic() + timeout.total_seconds()
+        deadline, look = time.monotonic() + timeout.total_seconds(), time.monotonic() + LOOK_SECONDS
         while True:
             values |= self._found([key for key in keys if key not in values])
             missing = [key for key in keys if key not in values]
@@ -136,6 +140,10 @@ class EtcdStore(Store):
                 return
             if time.monotonic() > deadline:
                 raise DistStoreError(f"waited {timeout.total_seconds():.0f} s for {', '.join(missing[:5])}")
+            if time.monotonic() > look:
+                look += LOOK_SECONDS
+                if self.is_over():
+                    raise DistStoreError(f"nobody is left to write {', '.join(missing[:5])}")
             time.sleep(POLL_SECONDS)
 
     # torch's C++ side (PrefixStore) calls some methods by other names than its Python side.
@@ -159,7 +167,10 @@ def create(parameters: RendezvousParameters) -> Handler:
     state, store = (Etcd(where, patience, lease) for _ in range(2))
     backend = EtcdBackend(state, parameters.run_id)
     backend.get_state()  # reports a wrong endpoint now, not in the middle of a round
-    return create_handler(EtcdStore(store, parameters.run_id), backend, state, parameters)
+    shared = EtcdStore(store, parameters.run_id)
+    made = create_handler(shared, backend, state, parameters)
+    shared.is_over = made.is_over
+    return made
 
 
 def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from torch.distributed import DistStoreError
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousGracefulExitError,
@@ -194,6 +195,49 @@ def test_newcomers_have_their_last_call_while_the_members_train(nodes: Callable[
     assert group.meet("a")["a"].world_size == 2
     joining.join(30)
     assert found[0].world_size == 2
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_newcomer_that_is_lost_while_it_waits_holds_nobody_up(
+    nodes: Callable[[int, int], Nodes], leaves: bool
+) -> None:
+    """It asks for the next round, as a pod does that is deleted then; it would have been its rank 0."""
+    group = nodes(1, 1000)
+    for name, address in zip("ab", ("127.0.0.2", "127.0.0.1"), strict=True):
+        group.add(name, address)
+    group.meet("a")
+    member, newcomer = group.handlers["a"], group.handlers["b"]
+    sync, killed = newcomer._state_holder.sync, threading.Event()
+
+    def until_killed() -> bool | None:
+        if killed.is_set():
+            raise RuntimeError("killed")
+        return sync()
+
+    newcomer._state_holder.sync = until_killed
+
+    def join() -> None:
+        with contextlib.suppress(RuntimeError):
+            newcomer.next_rendezvous()
+
+    joining = threading.Thread(target=join, daemon=True)
+    joining.start()
+
+    def waits() -> bool:
+        member.num_nodes_waiting()
+        return len(member._state_holder.state.wait_list) == 1
+
+    wait_until(waits, 30, "the newcomer")
+    killed.set()
+    joining.join(30)
+    if leaves:
+        killed.clear()
+        newcomer.leave()
+        wait_until(lambda: not waits(), 30, "the newcomer's end")
+    else:
+        with pytest.raises(DistStoreError, match=r"nobody is left to write .*MASTER_ADDR"):
+            member.next_rendezvous()
+    assert group.meet("a")["a"].world_size == 1
 
 
 def test_a_member_that_changes_rounds_is_always_seen(nodes: Callable[[int, int], Nodes]) -> None:
