@@ -21,7 +21,7 @@ from trainer.checkpoint.format import is_writing, list_checkpoints, step_of
 from trainer.checkpoint.saver import LAST_SECONDS
 from trainer.contract import DONE, EXIT_BROKEN, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, STATUS
 from trainer.elastic.rendezvous import Handler
-from trainer.errors import Stop, one_line
+from trainer.errors import Stop
 from trainer.files import read_record
 
 MONITOR_SECONDS = 0.5
@@ -80,10 +80,10 @@ class Agent(LocalElasticAgent):
             try:
                 super()._initialize_workers(worker_group)
                 break
-            except DistStoreError as error:
+            except DistStoreError:
                 if not self._handler.is_over():
                     raise
-                log.event("new_round", after=self._handler.round, lost_members=1, reason=f"'{one_line(error)}'")
+                self._tell_end()
         self._handler.forming = False
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
@@ -105,12 +105,16 @@ class Agent(LocalElasticAgent):
                 record.note(f"a process stood still for {now - since:.0f} s, and was killed", self._handler.round)
                 os.kill(pid, signal.SIGKILL)
 
-    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+    def _tell_end(self) -> None:
+        """Say why the round ends, and note it for the record."""
         after, lost, why = self._handler.round, self._handler.lost_members(), self._handler.changed()
         log.event("new_round", after=after, lost_members=lost, reason=repr(why))
         if cause := why or self._unclear:
             record.note(cause, after)
         self._unclear = ""
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        self._tell_end()
         for pid in self._running():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGTERM)
