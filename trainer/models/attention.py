@@ -22,6 +22,11 @@ TILES = bool(torch.cpu.get_capabilities().get("amx_bf16"))
 break its graph."""
 
 
+def has_bf16_units() -> bool:
+    """Whether the CPU multiplies bf16 itself (AMX-BF16, AVX512-BF16), instead of emulating it."""
+    return TILES or bool(torch.cpu.get_capabilities().get("avx512_bf16"))
+
+
 def preferred(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """A context in which torch tries its attention kernels in the best order for the device.
 

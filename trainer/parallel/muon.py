@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from trainer.models import attention
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic iteration, which brings singular values near 1 in five rounds (the post above)."""
 ROUNDS = 5
@@ -63,7 +65,6 @@ def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
 
 def product_type(device: torch.device) -> torch.dtype:
     """bf16 where the device has units for it, else fp32."""
-    if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    abilities = torch.cpu.get_capabilities()
-    return torch.bfloat16 if abilities.get("amx_bf16") or abilities.get("avx512_bf16") else torch.float32
+    cuda = device.type == "cuda"
+    units = torch.cuda.is_bf16_supported(including_emulation=False) if cuda else attention.has_bf16_units()
+    return torch.bfloat16 if units else torch.float32

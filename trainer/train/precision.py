@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from trainer.errors import UserError
+from trainer.models import attention
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -39,8 +40,7 @@ def hardware(device: torch.device) -> Hardware:
     if device.type == "cuda":
         name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
         return Hardware(name, capability, architectures=tuple(torch.cuda.get_arch_list()))
-    abilities = torch.cpu.get_capabilities()
-    return Hardware("CPU", None, bool(abilities.get("amx_bf16") or abilities.get("avx512_bf16")))
+    return Hardware("CPU", None, attention.has_bf16_units())
 
 
 def choose(asked: str, machine: Hardware) -> tuple[str, str]:
