@@ -86,10 +86,14 @@ def main() -> int:
 
 def dictionary(folder: Path) -> bytes:
     """Download the text of Debian's dict-gcide (GPL; from Webster 1913)."""
-    subprocess.run(["apt-get", "download", "-qq", "dict-gcide"], cwd=folder, check=True, stderr=subprocess.DEVNULL)
-    package = next(folder.glob("dict-gcide*.deb"))
-    subprocess.run(["dpkg-deb", "-x", package, folder / "gcide"], check=True)
-    return gzip.decompress((folder / "gcide/usr/share/dictd/gcide.dict.dz").read_bytes())
+    return gzip.decompress((package("dict-gcide", folder) / "usr/share/dictd/gcide.dict.dz").read_bytes())
+
+
+def package(name: str, folder: Path) -> Path:
+    """Download a Debian package into a folder; return where its files are."""
+    subprocess.run(["apt-get", "download", "-qq", name], cwd=folder, check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(["dpkg-deb", "-x", next(folder.glob(f"{name}_*.deb")), folder / name], check=True)
+    return folder / name
 
 
 def cut(text: str) -> list[str]:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.trainer import recipe_table, setup
-from bench.trainer.prepare import cut, dictionary, write_lines
+from bench.trainer.prepare import cut, dictionary, package, write_lines
 from trainer.config.presets import PRESETS, Preset
 from trainer.files import read_json, write_json
 
@@ -106,7 +106,6 @@ class Trial:
             "steps": self.steps,
             "tokens_per_step": TOKENS_PER_STEP[self.size],
             "sequence_length": length,
-            "evaluation.every": 0,
             "evaluation.batches": 32,
             "metrics.every": 20,
             "metrics.attention_statistics": "false",
@@ -183,8 +182,7 @@ def run(trials: Iterable[Trial], folder: Path, until: float) -> None:
 
 def train(trial: Trial, folder: Path) -> Result:
     """Run one to its end. Raises SystemExit if it fails."""
-    quiet = {key: value for key, value in setup.QUIET.items() if not key.startswith(("evaluation.batches", "metrics."))}
-    command = setup.train(quiet | trial.settings(folder))
+    command = setup.train(trial.settings(folder))
     metrics, large = folder / trial.name / "metrics.jsonl", trial.size == LARGE
     spent: dict[str, float] = {}
     shutil.rmtree(folder / trial.name, ignore_errors=True)  # what an earlier sitting has begun
@@ -234,10 +232,8 @@ def prepare(folder: Path, vocabulary: str) -> None:
 
 def documents(folder: Path) -> Iterator[str]:
     yield from cut(dictionary(folder).decode("utf-8", "ignore"))
-    for package in PACKAGES:
-        subprocess.run(["apt-get", "download", "-qq", package], cwd=folder, check=True, stderr=subprocess.DEVNULL)
-        subprocess.run(["dpkg-deb", "-x", next(folder.glob(f"{package}_*.deb")), folder / package], check=True)
-        for path in sorted(folder.glob(f"{package}/usr/share/doc/**/_sources/**/*.txt*")):
+    for name in PACKAGES:
+        for path in sorted(package(name, folder).glob("usr/share/doc/**/_sources/**/*.txt*")):
             if path.is_file() and not path.is_symlink():
                 content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
                 text = content.decode("utf-8", "ignore")
