@@ -128,10 +128,16 @@ class Etcd:
         found = [reply["response_range"].get("kvs") for reply in replies]
         return [_value(kvs[0]) if kvs else None for kvs in found]
 
-    def get_changed(self, key: str, known: Value | None, prefix: str | None) -> tuple[Value | None, dict[str, Value]]:
-        """The value of `key`, sent only if it is not `known`, and all under `prefix` by the rest of their keys."""
+    def get_changed(
+        self, key: str, known: Value | None, prefix: str | None, since: int = 0
+    ) -> tuple[Value | None, dict[str, Value], int]:
+        """The value of `key`, sent only if it is not `known`, what was written under `prefix` after revision `since`,
+        by the rest of its keys, and the revision of the store."""
         unchanged = {"target": "MOD", "result": "EQUAL", "mod_revision": str(known.revision if known else 0)}
-        under = [{"request_range": {"key": _encode(prefix), "range_end": _encode(_end(prefix))}}] if prefix else []
+        under = []
+        if prefix:
+            keys = {"key": _encode(prefix), "range_end": _encode(_end(prefix))}
+            under = [{"request_range": {**keys, "min_mod_revision": str(since + 1)}}]
         body = {
             "compare": [{"key": _encode(key), **unchanged}],
             "success": under,
@@ -143,7 +149,8 @@ class Etcd:
             now = found.pop(0)
             known = _value(now[0]) if now else None
         skip = len(prefix or "")
-        return known, {base64.b64decode(kv["key"]).decode()[skip:]: _value(kv) for kvs in found for kv in kvs}
+        new = {base64.b64decode(kv["key"]).decode()[skip:]: _value(kv) for kvs in found for kv in kvs}
+        return known, new, int(reply["header"]["revision"])
 
     def put(self, key: str, value: bytes) -> None:
         self.put_many({key: value})

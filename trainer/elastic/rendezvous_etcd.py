@@ -35,6 +35,8 @@ class EtcdBackend(BeatingBackend):
         self._etcd, self._key, self._beats = etcd, f"{PREFIX}{run_id}/state", f"{PREFIX}{run_id}/beats/"
         self._known: Value | None = None
         self._looked = -BEATS_SECONDS
+        self._seen = 0
+        """The revision of the store up to which its heartbeats were read."""
         self.beats: Mapping[str, datetime] = {}
 
     @property
@@ -42,13 +44,15 @@ class EtcdBackend(BeatingBackend):
         return NAME
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        # Most looks find only new heartbeats: the state, which is large in a large round, is sent only if it changed. A
+        # Only what is new is sent: the state is large in a large round, and most members write once in five looks. A
         # look after a refused write needs only the state.
         look = time.monotonic() - self._looked >= BEATS_SECONDS
-        self._known, beats = self._etcd.get_changed(self._key, self._known, self._beats if look else None)
+        beats = self._beats if look else None
+        self._known, new, revision = self._etcd.get_changed(self._key, self._known, beats, self._seen)
         if look:
             self._looked = time.monotonic()
-            self.beats = {member: read for member, beat in beats.items() if (read := _moment(beat.data)) is not None}
+            self._seen = revision  # of a store that lost its data, which counts from 1 again, the next ones are seen
+            self.beats = {**self.beats, **{who: read for who, beat in new.items() if (read := _moment(beat.data))}}
         return (self._known.data, self._known.revision) if self._known else None
 
     def beat(self, member: str, moment: datetime) -> None:
