@@ -3,6 +3,9 @@
 torch.optim.Muon, but for three things. Its products are in the type that the device multiplies fast: torch takes bf16
 everywhere, which a CPU without bf16 units multiplies eight times slower than fp32. A matrix that FSDP has divided is
 gathered for the products alone; momentum and weights stay divided. And its updates have one size for every width.
+
+The products are not divided among the workers: modern-small's are 1.7 TFLOP a step, 11 ms of an A100 at half its peak,
+and its updates in bf16, 170 MB, would take 14 ms over 100 Gbit/s.
 """
 
 from typing import Any
@@ -50,7 +53,7 @@ class Muon(torch.optim.Optimizer):
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
     """The nearest matrix with singular values of about 1 (0.7 to 1.2), divided among the workers as `matrix` is."""
     if isinstance(matrix, DTensor):
-        whole = orthogonal(matrix.full_tensor())  # every worker computes it: that takes less than to exchange it
+        whole = orthogonal(matrix.full_tensor())
         return distribute_tensor(whole, matrix.device_mesh, matrix.placements, src_data_rank=None)
     a, b, c = COEFFICIENTS
     value = matrix.to(product_type(matrix.device), copy=True)
