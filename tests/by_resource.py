@@ -16,17 +16,17 @@ from xdist.scheduler import LoadFileScheduling
 
 #: Files that continue from an earlier file's result, or that have the node for themselves one after the other: in two
 #: processes they would wait for each other. The groups start in this order. First those that have the node for
-#: themselves, beside all that need no pods, the longest first; then those that share it. All others follow.
+#: themselves, beside all that need no pods, the longest first; then those that share it. All others follow. Of files
+#: that share a stack those come first that change nothing of it.
 GROUPS = (
     ("test_node_healing", "test_trainings"),
     ("test_gcp_engine",),
     ("test_aws_engine",),
-    ("test_lost_node",),
     ("test_replaced_objects",),
     ("test_living_stack",),
     ("test_stack", "test_killed_pulumi", "test_typed_values"),
     ("test_elastic_pods", "test_network_policies"),
-    ("test_data_in_model_out", "test_evaluate", "test_finetune", "test_run_commands"),
+    ("test_run_commands", "test_evaluate", "test_data_in_model_out", "test_finetune"),
     ("test_lifecycle",),
     ("test_local_stack",),
     ("test_prove",),

@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 import copy
-import json
 import shutil
 import sys
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
-from faults.fault import until
 from faults.stack import Stack
 from local import paths
-
-
-def losses(run: Path, name: str = "loss") -> dict[int, float]:
-    """Map each step of a run to its loss of this name."""
-    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
-    return {entry["step"]: entry[name] for entry in entries if name in entry}
-
-
-def learns_as(run: Path, undisturbed: dict[str, dict[int, float]]) -> None:
-    """Wait until a run is as far as the undisturbed one, and compare the losses of both, by name and step.
-
-    A validation that a notice interrupted follows after a step, so its loss is another.
-    """
-    last = max(undisturbed["validation_loss"])
-    until(lambda: max(losses(run, "validation_loss")) >= last, 400, f"step {last} of {run.name} is validated")
-    for name, wanted in undisturbed.items():
-        found = losses(run, name)
-        if name == "validation_loss":
-            wanted = {at: value for at, value in wanted.items() if at in found or at + 1 not in found}
-        assert {at: found[at] for at in wanted} == pytest.approx(wanted, abs=1e-5)
 
 
 @pytest.fixture(scope="session")

@@ -60,14 +60,15 @@ def test_the_smallest_stack_comes_up_and_goes_whole(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "replaces", "updates"),
     [
-        # While they train.
-        ({"workers": {"count": 3}}, set(), {"kubernetes:batch/v1:JobPatch training-size"}),
-        ({"training": {"steps": 30_000}}, JOB, set()),
-        # Only the autoscaler learns of more nodes: a change of a node group would end its nodes.
+        # While they train. Only the autoscaler learns of more nodes: a change of a node group would end its nodes.
         (
-            {"nodes": {"max": 6}, "eks": {"apiAllowedCidrs": ["1.2.3.0/24"]}},
+            {"workers": {"count": 3}, "nodes": {"max": 6}, "eks": {"apiAllowedCidrs": ["1.2.3.0/24"]}},
             set(),
-            {"kubernetes:apps/v1:Deployment cluster-autoscaler", CLUSTER},
+            {
+                "kubernetes:batch/v1:JobPatch training-size",
+                "kubernetes:apps/v1:Deployment cluster-autoscaler",
+                CLUSTER,
+            },
         ),
         # New images reach the nodes in place.
         (

@@ -5,6 +5,7 @@ The tests follow one training, in order; nothing restarts it. faults/on_pods.py 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -25,7 +26,6 @@ from faults.journal import Journal
 from faults.stack import Stack
 from infra.stackfiles import ROOT
 from local import paths
-from tests.e2e.conftest import losses
 from trainer.config.schema import stored
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
@@ -57,6 +57,12 @@ FAULTS = (
     (on_pods.resized, 0),
 )
 """With the steps that each may cost."""
+
+
+def losses(run: Path) -> dict[int, float]:
+    """Map each step of a run to its loss."""
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return {entry["step"]: entry["loss"] for entry in entries if "loss" in entry}
 
 
 class Elastic:

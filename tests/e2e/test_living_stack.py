@@ -47,12 +47,6 @@ def test_each_change_is_refused_in_a_line_by_preview_and_up_and_the_old_configur
     gke.up("--expect-no-changes")
 
 
-def test_what_can_change_changes(gke: CloudStack) -> None:
-    gke.configure(storage={"sizeGib": 300})
-    gke.up()
-    assert gke.preview() == {}
-
-
 def test_another_machine_moves_the_nodes_in_place_and_replaces_the_job(gke: CloudStack) -> None:
     """GKE moves a pool to another machine type node by node; the pods request more."""
     values = dict(gke.values)
@@ -74,7 +68,7 @@ def test_a_training_goes_to_another_configuration_and_back_to_one_that_is_still_
     before = configurations(gke)
     values = dict(gke.values)
     gke.configure(training={"steps": 30_000})
-    assert replaced(gke.preview()) == JOB
+    assert set().union(*gke.preview().values()) == JOB
     gke.up()
     (second,) = configurations(gke) - before
     gke.values = values

@@ -11,9 +11,6 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
-import time
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +23,6 @@ from faults.stack import Stack
 from infra.stackfiles import ROOT, stack_file_values
 from local import environment, paths
 from tests.fixtures_cluster import bring_up
-from tests.ports import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
@@ -47,21 +43,6 @@ def stack(claim: TextIO, request: pytest.FixtureRequest, tmp_path_factory: pytes
     if not (request.session.testsfailed and os.environ.get("GITHUB_ACTIONS")):
         made.remove()
         shutil.rmtree(paths.STORAGE / "runs" / run, ignore_errors=True)
-
-
-def test_a_broken_configuration_is_refused_with_every_problem_and_no_traceback(stack: Stack) -> None:
-    good = json.loads(json.dumps(stack.values))
-    stack.write(workers={"coutn": 3}, training={"steps": -1, "tokensPerStep": "many"})
-    refused = stack.pulumi("preview")
-    stack.values = good
-    stack.write()
-    shown = refused.stdout + refused.stderr
-    assert refused.returncode != 0
-    assert "invalid configuration of stack e2e (3 problems)" in shown
-    assert "workers.coutn: unknown key; did you mean count?" in shown
-    assert "training.steps: -1 is not allowed; must be greater than or equal to 0" in shown
-    assert "training.tokensPerStep: 'many' is not a whole number" in shown
-    assert "Traceback" not in shown
 
 
 def test_two_pods_train_a_model_that_is_fetched_and_that_transformers_loads(stack: Stack, tmp_path: Path) -> None:
@@ -99,59 +80,6 @@ def test_the_commands_in_the_outputs_work(stack: Stack) -> None:
     assert written.stdout.startswith("The"), "and nothing but the text"
     logs = stack.run([part for part in shlex.split(stack.outputs()["logsCommand"]) if part != "--follow"], timeout=60)
     assert "event=done" in logs.stdout
-
-
-def test_tensorboard_shows_the_run(stack: Stack) -> None:
-    port = free_port()
-    command = shlex.split(stack.outputs()["tensorboardCommand"])
-    forward = subprocess.Popen(
-        [*command[:-1], f"{port}:6006"], env=stack.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        runs = _get_json(f"http://127.0.0.1:{port}/data/runs", seconds=200)
-    except TimeoutError as error:
-        raise AssertionError(stack.kubectl("logs", "deployment/tensorboard").stdout) from error
-    finally:
-        forward.terminate()
-        forward.wait(timeout=10)
-    assert any(stack.values["job"]["name"] in run for run in runs)
-
-
-def _get_json(url: str, seconds: float) -> Any:
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            with urllib.request.urlopen(url, timeout=5) as response:
-                found = json.load(response)
-            if found:
-                return found
-        except OSError:
-            pass
-        if time.monotonic() > end:
-            raise TimeoutError(f"{url} answers nothing")
-        time.sleep(1)
-
-
-def test_a_change_of_the_training_alone_replaces_only_its_job(stack: Stack) -> None:
-    stack.write(training={"metrics": {"every": 7}})
-    preview = stack.pulumi("preview", "--json")
-    assert preview.returncode == 0, preview.stdout + preview.stderr
-    steps = json.loads(preview.stdout)["steps"]
-    changed = {step["urn"].rsplit("::", 1)[1] for step in steps if step["op"] != "same"}
-    # The Job and, with its name, its configuration and the patch that holds its size.
-    assert {step["newState"]["type"].rpartition(":")[2] for step in steps if step["op"] == "replace"} == {
-        "ConfigMapPatch",
-        "Job",
-        "JobPatch",
-    }
-    assert changed - {"trainyard-e2e"} == {"training", "training-size", "training-config"}
-    stack.up()
-    # The run is done: the new Job sees that and ends at once.
-    job = stack.outputs()["jobName"]
-    ended = stack.kubectl("wait", "--for=condition=Complete", f"job/{job}", "--timeout=200s")
-    assert ended.returncode == 0, ended.stderr
-    names = stack.kubectl("get", "jobs", "-o", "name").stdout.split()
-    assert sorted(names) == sorted([f"job.batch/{job}", *[name for name in names if "/dataset-" in name]])
 
 
 def test_a_job_that_is_made_again_has_the_size_that_is_configured_now(stack: Stack) -> None:
