@@ -3,7 +3,7 @@
 The inputs alone determine the pieces of work. Processes take pieces, write their shards and record these with their
 checksums; the index is written last. So a killed preparation leaves no dataset that looks complete, the next one
 writes the pieces that are not recorded, the bytes are the same for any number of processes, and a second run ends at
-once.
+once. Until its end, a preparation changes nothing of another dataset in the folder.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from trainer.data import conversations
 from trainer.data.batches import CONVERSATIONS, INDEX, VERSION, open_dataset
 from trainer.data.documents import DOCUMENTS, PIECE_BYTES, Piece, TextField, plan
 from trainer.data.encoding import PASSAGE, Differs, unfit
-from trainer.data.lock import only_writer
-from trainer.data.pool import Settings, available_cpus, run
-from trainer.data.shards import COUNTED, PROGRESS, SPLITS, Part, Recipe, not_learned, placed, token_type
+from trainer.data.pool import available_cpus, run
+from trainer.data.shards import COUNTED, SPLITS, Part, Recipe, Settings, not_learned, placed
 from trainer.data.sources import SAMPLE, Source, counts, find
 from trainer.data.tokenizer import (
+    COMPANIONS,
     FILE,
     beginning,
     copy_companions,
@@ -40,7 +40,7 @@ from trainer.data.tokenizer import (
     load_tokenizer,
     train,
 )
-from trainer.errors import UserError, one_line, panic, usage
+from trainer.errors import Passing, UserError, one_line, panic, usage
 from trainer.files import fsync, read_json, write_atomic, write_json
 from trainer.log import event
 
@@ -48,10 +48,10 @@ __all__ = ["SAMPLE", "main", "prepare"]
 
 LISTED = 100
 """Sources that index.json lists; its digest covers all."""
+PROGRESS = ".progress"
+"""Folder of unfinished datasets, each by its key; removed when one is complete."""
 DIFFERS = "differs.json"
-"""In PROGRESS: why `tokenizers` encodes what gigatoken would take, also after an interruption."""
-RECIPE = "recipe.json"
-"""In PROGRESS: the identity of the dataset that is being written."""
+"""There: why `tokenizers` encodes what gigatoken would take, also after an interruption."""
 TRAINED_ON = 10_000_000
 """Bytes of text that a tokenizer is trained on. Each takes 110 bytes of memory where few words repeat, as in Chinese,
 and the dataset Job has 2 GiB."""
@@ -106,6 +106,11 @@ def main(arguments: list[str] | None = None) -> int:
             seed=options.seed,
             workers=options.workers,
         )
+    except FileNotFoundError as error:
+        raise Passing(
+            f"--output {options.output}: another preparation has ended there, and removed {error.filename}; run the "
+            "same command again"
+        ) from None
     except OSError as error:
         raise UserError(
             f"--output {options.output}: {error.strerror or error} ({error.filename or options.output}); give a "
@@ -175,37 +180,30 @@ def prepare(
         raise UserError(f"--chat-template {chat_template}: is for --conversations; add that or leave it out")
     elif len(between) > 1:
         identity["between"] = between
-    # Not tokenizer.save(), which raises one kind of exception for every failure.
-    words_of = tokenizer.to_str(pretty=True)
-
-    def found() -> bool:
-        if not _complete(output, identity):
-            return False
-        if not _holds(output / FILE, words_of):
-            write_atomic(output / FILE, words_of)
+    passed_over = counts(sources, passed)
+    if _complete(output, identity):
         _tell(read_json(output / INDEX) or {})
-        event("prepared", state="found", directory=output, **counts(sources, passed))
-        return True
-
-    if found():
+        event("prepared", state="found", directory=output, **passed_over)
         return
-    with only_writer(output) as require_lock:
-        if found():  # made by another while this process waited
-            return
-        _begin(output, identity)
-        write_atomic(output / FILE, words_of)
-        copy_companions(folder, output)
-        if beside:
-            (output / conversations.TEMPLATE).unlink(missing_ok=True)  # it would hide several others
-        for name, text in beside.items():
-            write_atomic(output / name, text)
-        settings = Settings(output, recipe, vocabulary, between)
-        parts = _encode(plan(sources, documents), settings, identity, workers or available_cpus())
-        index = _index(parts, recipe, identity, vocabulary, end)
-        fsync(output)
-        require_lock()
-        write_json(output / INDEX, index)
-        _sweep(output, index)
+    _require_same_words(output, identity)
+    work = output / PROGRESS / hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+    work.mkdir(parents=True, exist_ok=True)
+    write_atomic(work / FILE, tokenizer.to_str(pretty=True))  # save() raises one kind of exception for every failure
+    copy_companions(folder, work)
+    if beside:
+        (work / conversations.TEMPLATE).unlink(missing_ok=True)  # it would hide several others
+    for name, text in beside.items():
+        write_atomic(work / name, text)
+    settings = Settings(output, work, recipe, vocabulary, between)
+    index = _index(_encode(plan(sources, documents), settings, workers or available_cpus()), settings, identity, end)
+    (output / INDEX).unlink(missing_ok=True)
+    for name in (FILE, *COMPANIONS):
+        (output / name).unlink(missing_ok=True)
+        if (work / name).exists():
+            (work / name).replace(output / name)
+    fsync(output)
+    write_json(output / INDEX, index)
+    _sweep(output, index)
     tokens = sum(split["tokens"] for split in index["splits"].values())
     _tell(index)
     event(
@@ -213,39 +211,38 @@ def prepare(
         state="written",
         directory=output,
         documents=index["documents"],
-        **({"unlearned": index["unlearned"]} if index["unlearned"] else {}) | counts(sources, passed),
+        **({"unlearned": index["unlearned"]} if index["unlearned"] else {}) | passed_over,
         **{f"{name}_tokens": split["tokens"] for name, split in index["splits"].items()},
         bytes_per_token=f"{index['text_bytes'] / tokens:.2f}",
     )
 
 
-def _encode(pieces: list[Piece], settings: Settings, identity: dict[str, Any], workers: int) -> list[Part]:
+def _encode(pieces: list[Piece], settings: Settings, workers: int) -> list[Part]:
     """The records of all pieces, once their shards are written."""
     if settings.recipe.documents == conversations.DOCUMENTS:
         return run(pieces, settings, workers)
-    differs = settings.output / PROGRESS / DIFFERS
+    differs = settings.work / DIFFERS
     exact = str((read_json(differs) or {}).get("because_of", ""))
-    why = exact or unfit(json.loads((settings.output / FILE).read_text("utf-8")))
+    why = exact or unfit(json.loads((settings.work / FILE).read_text("utf-8")))
     event("encoder", library="tokenizers" if why else "gigatoken", **({"because_of": f"'{why}'"} if why else {}))
     try:
         return run(pieces, dataclasses.replace(settings, exact=bool(exact)), workers)
     except Differs as error:
         why = f"gigatoken gives other ids in document {error}"
         event("encoder", library="tokenizers", because_of=f"'{why}'", state="begun_again")
-        shutil.rmtree(settings.output / PROGRESS)
-        _begin(settings.output, identity)
         write_json(differs, {"because_of": why})
+        for record in settings.recorded():
+            record.unlink()
         return run(pieces, dataclasses.replace(settings, exact=True), workers)
 
 
 def _trained_before(output: Path, identity: dict[str, Any]) -> Tokenizer | None:
-    """The tokenizer in the folder, if it was trained for the same inputs and options, also before an interruption."""
-    index, progress = read_json(output / INDEX) or {}, read_json(output / PROGRESS / RECIPE) or {}
-    for there in (index.get("recipe", {}), progress):
-        if identity.items() <= there.items() and (output / FILE).is_file():
-            with suppress(UserError):
-                if digest(found := load_tokenizer(str(output)), None) == there["tokenizer_sha256"]:
-                    return found
+    """The tokenizer in the folder, if it was trained for the same inputs and options."""
+    there = (read_json(output / INDEX) or {}).get("recipe", {})
+    if identity.items() <= there.items() and (output / FILE).is_file():
+        with suppress(UserError):
+            if digest(found := load_tokenizer(str(output)), None) == there["tokenizer_sha256"]:
+                return found
     return None
 
 
@@ -301,17 +298,10 @@ def _identity(recipe: Recipe, sources: list[Source], spec: str) -> dict[str, Any
     }
 
 
-def _holds(file: Path, text: str) -> bool:
-    try:
-        return file.read_text("utf-8") == text
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
 def _complete(output: Path, identity: dict[str, Any]) -> bool:
     """Whether `output` holds a finished dataset of this identity."""
     index = read_json(output / INDEX)
-    if index is None or index.get("recipe") != identity:
+    if index is None or index.get("recipe") != identity or not (output / FILE).exists():
         return False
     try:
         open_dataset(str(output), conversations=identity["documents"] == conversations.DOCUMENTS)
@@ -321,11 +311,8 @@ def _complete(output: Path, identity: dict[str, Any]) -> bool:
     return True
 
 
-def _begin(output: Path, identity: dict[str, Any]) -> None:
-    """Prepare the folder; keep what an interrupted preparation with the same identity recorded.
-
-    Other inputs replace the dataset. Raises UserError where trainings that use it could not read the new one.
-    """
+def _require_same_words(output: Path, identity: dict[str, Any]) -> None:
+    """Raise UserError where trainings that use the dataset in the folder could not read the new one."""
     there = (read_json(output / INDEX) or {}).get("recipe", identity)
     # A tokenizer trained on other text has other words.
     deciding = ("tokenizer_sha256",) if words_to_train(identity["tokenizer"]) else ("tokenizer", "tokenizer_sha256")
@@ -336,19 +323,11 @@ def _begin(output: Path, identity: dict[str, Any]) -> None:
             f"--output {output}: holds {form} in the tokens of {there.get('tokenizer')}, which would be lost; give "
             "another folder (in a stack dataset.name), or remove this one first"
         )
-    output.mkdir(parents=True, exist_ok=True)
-    (output / INDEX).unlink(missing_ok=True)
-    progress = output / PROGRESS
-    if read_json(progress / RECIPE) != identity:
-        shutil.rmtree(progress, ignore_errors=True)
-        progress.mkdir()
-        write_json(progress / RECIPE, identity)
 
 
-def _index(
-    parts: list[Part], recipe: Recipe, identity: dict[str, Any], vocabulary: int, end_of_text: int
-) -> dict[str, Any]:
+def _index(parts: list[Part], settings: Settings, identity: dict[str, Any], end_of_text: int) -> dict[str, Any]:
     """The content of index.json. Raises UserError when a split would be empty."""
+    recipe = settings.recipe
     splits: dict[str, Any] = {}
     documents, text_bytes, unlearned = (sum(part[name] for part in parts) for name in COUNTED)
     if unlearned and not documents:
@@ -367,10 +346,10 @@ def _index(
     return {
         "version": CONVERSATIONS if recipe.documents == conversations.DOCUMENTS else VERSION,
         "recipe": identity,
-        "vocabulary": vocabulary,
+        "vocabulary": settings.vocabulary,
         "largest": max(shard["largest"] for split in splits.values() for shard in split["shards"]),
         "end_of_text": end_of_text,
-        "dtype": np.dtype(np.uint32 if recipe.documents == conversations.DOCUMENTS else token_type(vocabulary)).name,
+        "dtype": np.dtype(settings.dtype).name,
         "documents": documents,
         "unlearned": unlearned,
         "not_learned": not_learned(parts),

@@ -1,6 +1,8 @@
-"""Write the token shards of one piece of work, and record them with their checksums once all are on the disk.
+"""Write the token shards of a piece of work, and record them with their checksums once all are on the disk.
 
-A piece that a kill interrupts is written again, to the same bytes; one with a record is kept if its shards match.
+Shards and records have the key of their dataset in their names and appear whole. So a piece that a kill interrupts is
+written again, one with a record is kept if its shards match, and two preparations of one folder at once hurt neither:
+those of one dataset write the same bytes, those of two write different files.
 
 A shard of conversations ends with a table: for each, its number of tokens and of those whose loss counts, as uint32.
 """
@@ -16,19 +18,19 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from trainer.data.batches import stored_bytes
-from trainer.data.conversations import BEGINS, COUNTS, DOCUMENTS, ID, MARKS
-from trainer.data.documents import EMPTY, WHOLE_FILES, Joins, Piece, Records, Unit, anywhere, units
-from trainer.data.encoding import Differs, Encode
+from trainer.data.conversations import BEGINS, COUNTS, DOCUMENTS, ID, MARKS, Chat
+from trainer.data.documents import EMPTY, WHOLE_FILES, Joins, Piece, Records, TextField, Unit, anywhere, units
+from trainer.data.encoding import Differs, Encode, Encoder
+from trainer.data.tokenizer import FILE
 from trainer.errors import panic
-from trainer.files import Unfit, fsync, read_json, sha256, write_json
+from trainer.files import fsync, read_json, sha256, write_json
 
 SPLITS = ("train", "validation")
 GROUP_CHARACTERS, GROUP_UNITS = 1 << 20, 512
 """Text encoded in one call."""
-PROGRESS = ".progress"
-"""Folder of the records in the dataset; removed when the dataset is complete."""
 Part = dict[str, Any]
 """The record of a piece: what COUNTED names, the shards of each split, and `notes`: what is not learned, each as [what
 is counted, its name, how many]."""
@@ -55,6 +57,29 @@ class Recipe:
         return Fraction(str(self.fraction))
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What a process needs besides its piece."""
+
+    output: Path
+    work: Path
+    """The folder of the tokenizer and of the records, named by the dataset's key."""
+    recipe: Recipe
+    vocabulary: int
+    between: list[int]
+    """Ids between two documents: the end of one and, if the tokenizer has it, the beginning of the next."""
+    exact: bool = False
+    """Whether `tokenizers` encodes, though gigatoken would take the tokenizer."""
+
+    @property
+    def dtype(self) -> type[np.unsignedinteger]:
+        """Of a token on disk: two bytes where they suffice, else four; conversations have two bits above the ids."""
+        return np.uint16 if self.vocabulary <= 2**16 and self.recipe.documents != DOCUMENTS else np.uint32
+
+    def recorded(self) -> list[Path]:
+        return sorted(self.work.glob("[0-9]*.json"))
+
+
 def held_out(recipe: Recipe, group: int, number: int) -> bool:
     """Whether item `number` of a group goes to the validation split: one of each 1/fraction items, chosen by hash.
 
@@ -74,46 +99,60 @@ def _chosen(ratio: Fraction, seed: int, group: int, run: int) -> int:
     return first + int.from_bytes(digest, "little") % among
 
 
-@dataclass(frozen=True)
-class Coder:
-    """Turns records into bytes."""
+class Writer:
+    """Turns pieces of work into shards, in one process."""
 
-    records: Records
-    encode: Encode
-    separator: bytes
-    """Bytes after each document."""
-    width: int
-    """Bytes of a token."""
-    joins: Joins = anywhere
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._records: Records
+        self._encode: Encode
+        self._joins: Joins = anywhere
+        if settings.recipe.documents == DOCUMENTS:
+            self._records = chat = Chat(settings.work)
+            self._encode = lambda texts, later: chat.encode(list(texts))
+            self._separator = b""
+        else:
+            tokenizer = Tokenizer.from_file(str(settings.work / FILE))
+            self._encode = encoder = Encoder(tokenizer, settings.dtype, settings.exact)
+            self._joins = encoder.joins
+            self._records = TextField(settings.recipe.text_field)
+            self._separator = np.array(settings.between, settings.dtype).tobytes()
 
+    def write(self, piece: Piece) -> Part:
+        """Write the shards of a piece unless its record is there; return the record.
 
-def process(piece: Piece, output: Path, recipe: Recipe, coder: Coder) -> Part:
-    """Write the shards of a piece unless its record is there; return the record.
+        Raises Differs with the name of a document where two encoders differ.
+        """
+        file = self._settings.work / f"{piece.number:05d}.json"
+        if (found := read_json(file)) is not None and self._has_shards(found):
+            return found
+        shards = _Shards(self._settings, piece.number)
+        notes = self._records.notes
+        notes.clear()
+        try:
+            for group in _groups(placed(piece, self._settings.recipe, self._records, self._joins)):
+                try:
+                    encoded = self._encode([unit.text for unit, *_ in group], [unit.continues for unit, *_ in group])
+                except Differs as error:
+                    raise Differs(_name(piece, group[error.args[0]][0])) from None
+                for (unit, split, ends), ids in zip(group, encoded, strict=True):
+                    shards.add(split, ids + self._separator if ends else ids, unit)
+        except BaseException as error:  # reading a conversation encodes it too
+            if (told := panic(error, f"a text of {piece.name}")) is not None:
+                raise told from None
+            raise
+        shards.counts["unlearned"] += notes.pop(EMPTY, 0)
+        part = shards.close() | {"notes": [[*note, count] for note, count in notes.items()]}
+        write_json(file, part)
+        return part
 
-    Raises Differs with the name of a document where two encoders differ.
-    """
-    file = output / PROGRESS / f"{piece.number:05d}.json"
-    if (found := _recorded(file, output, coder.width)) is not None:
-        return found
-    writer = _Writer(output, piece.number, coder.width, recipe)
-    notes = coder.records.notes
-    notes.clear()
-    try:
-        for group in _groups(placed(piece, recipe, coder.records, coder.joins)):
-            try:
-                encoded = coder.encode([unit.text for unit, _, _ in group], [unit.continues for unit, _, _ in group])
-            except Differs as error:
-                raise Differs(_name(piece, group[error.args[0]][0])) from None
-            for (unit, split, ends), ids in zip(group, encoded, strict=True):
-                writer.add(split, ids + coder.separator if ends else ids, unit)
-    except BaseException as error:  # reading a conversation encodes it too
-        if (told := panic(error, f"a text of {piece.name}")) is not None:
-            raise told from None
-        raise
-    writer.counts["unlearned"] += notes.pop(EMPTY, 0)
-    part = writer.close() | {"notes": [[*note, count] for note, count in notes.items()]}
-    write_json(file, part)
-    return part
+    def _has_shards(self, part: Part) -> bool:
+        output, width = self._settings.output, np.dtype(self._settings.dtype).itemsize
+        found = [(output / shard["file"], shard) for split in SPLITS for shard in part[split]]
+        return all(
+            path.exists() and path.stat().st_size == stored_bytes(shard, width) and sha256(path) == shard["sha256"]
+            for path, shard in found
+        )
 
 
 def _name(piece: Piece, unit: Unit) -> str:
@@ -130,20 +169,6 @@ def not_learned(parts: list[Part]) -> list[list[Any]]:
         for counted, name, count in part["notes"]:
             total[counted, name] += count
     return [[*note, count] for note, count in sorted(total.items())]
-
-
-def _recorded(file: Path, output: Path, width: int) -> Part | None:
-    """The record of a piece, if its shards are what it says."""
-    part = read_json(file)
-    shards = [shard for split in SPLITS for shard in part[split]] if part is not None else []
-    return part if all(_is_intact(output / shard["file"], shard, width) for shard in shards) else None
-
-
-def _is_intact(path: Path, shard: dict[str, Any], width: int) -> bool:
-    try:
-        return path.stat().st_size == stored_bytes(shard, width) and sha256(path) == shard["sha256"]
-    except (FileNotFoundError, Unfit):
-        return False
 
 
 Placed = tuple[Unit, str, bool]
@@ -181,7 +206,9 @@ def _groups(items: Iterator[Placed]) -> Iterator[list[Placed]]:
 
 @dataclass
 class _Shard:
+    name: str
     path: Path
+    """Where it is until it is whole."""
     file: BinaryIO
     digest: Any = field(default_factory=hashlib.sha256)
     bytes: int = 0
@@ -194,24 +221,25 @@ class _Shard:
         self.digest.update(content)
 
 
-class _Writer:
-    """Writes the shards of a piece."""
+class _Shards:
+    """The shards of a piece."""
 
-    def __init__(self, output: Path, piece: int, width: int, recipe: Recipe) -> None:
-        self._output, self._piece, self._width = output, piece, width
-        self._most = recipe.shard_tokens * width
-        self._conversations = recipe.documents == DOCUMENTS
+    def __init__(self, settings: Settings, piece: int) -> None:
+        self._settings, self._piece = settings, piece
+        self._dtype = settings.dtype
+        self._width = np.dtype(self._dtype).itemsize
+        self._conversations = settings.recipe.documents == DOCUMENTS
         self.counts = dict.fromkeys(COUNTED, 0)
         self._open: dict[str, _Shard] = {}
         self._closed: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
 
     def add(self, split: str, ids: bytes, unit: Unit) -> None:
-        values = np.frombuffer(ids, np.dtype(f"uint{8 * self._width}"))
+        values = np.frombuffer(ids, self._dtype)
         if self._conversations and not (lines := table(values))[:, 1].any():
             self.counts["unlearned"] += 1  # its answer is the first token, which none before it predicts
             return
         shard = self._open.get(split)
-        if shard is not None and shard.bytes + len(ids) > self._most:
+        if shard is not None and shard.bytes + len(ids) > self._settings.recipe.shard_tokens * self._width:
             self._close(split)
             shard = None
         if ids:
@@ -229,14 +257,14 @@ class _Writer:
         """Make all shards durable; return their record."""
         for split in list(self._open):
             self._close(split)
-        fsync(self._output)
+        fsync(self._settings.output)
         return {**self.counts, **self._closed}
 
     def _begin(self, split: str) -> _Shard:
-        path = self._output / f"{split}-{self._piece:05d}-{len(self._closed[split]):04d}.bin"
-        # Always a new file: a training may have the old one mapped.
-        path.unlink(missing_ok=True)
-        self._open[split] = shard = _Shard(path, open(path, "xb", buffering=1 << 20))  # noqa: SIM115
+        work = self._settings.work
+        name = f"{split}-{work.name}-{self._piece:05d}-{len(self._closed[split]):04d}.bin"
+        path = work / f"{name}.{os.uname().nodename}.{os.getpid()}"
+        self._open[split] = shard = _Shard(name, path, open(path, "wb", buffering=1 << 20))  # noqa: SIM115
         return shard
 
     def _close(self, split: str) -> None:
@@ -246,7 +274,8 @@ class _Writer:
         shard.file.flush()
         os.fsync(shard.file.fileno())
         shard.file.close()
-        about = {"file": shard.path.name, "tokens": shard.bytes // self._width, "sha256": shard.digest.hexdigest()}
+        shard.path.replace(self._settings.output / shard.name)  # a training may have the old one mapped
+        about = {"file": shard.name, "tokens": shard.bytes // self._width, "sha256": shard.digest.hexdigest()}
         more = {"conversations": sum(map(len, shard.table))} if self._conversations else {}
         self._closed[split].append({**about, "largest": shard.largest, **more})
 
@@ -261,8 +290,3 @@ def table(tokens: np.ndarray) -> np.ndarray:
     counts[starts] = False
     sizes = np.diff(starts, append=len(tokens))
     return np.stack([sizes, np.add.reduceat(counts, starts, dtype=np.int64)], axis=1).astype(np.uint32)
-
-
-def token_type(vocabulary: int) -> type[np.unsignedinteger]:
-    """The type of a token on disk: two bytes where they suffice, else four."""
-    return np.uint16 if vocabulary <= 2**16 else np.uint32

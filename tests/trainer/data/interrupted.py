@@ -6,7 +6,7 @@ import os
 
 from tests.trainer import processes
 from trainer import prepare
-from trainer.data import documents, lock, shards
+from trainer.data import documents, shards
 
 
 def prepare_in_pieces(arguments: list[str], size: int, die_after: int | None = None) -> int:
@@ -20,7 +20,7 @@ def prepare_in_pieces(arguments: list[str], size: int, die_after: int | None = N
 
 
 def _prepare(arguments: list[str], size: int, die_after: int | None) -> None:
-    documents.PIECE_BYTES, lock.BEAT, lock.DEAD = size, 0.01, 0.1
+    documents.PIECE_BYTES = size
     if die_after is not None:
         real, calls = shards.fsync, iter(range(10_000))
         shards.fsync = lambda path: os._exit(9) if next(calls) == die_after else real(path)

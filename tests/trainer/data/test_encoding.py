@@ -20,7 +20,7 @@ from tokenizers.implementations import ByteLevelBPETokenizer
 
 from tests.trainer.data.test_loss_mask import TOKENIZERS, bpe, byte_level, prepended
 from trainer import prepare
-from trainer.data import documents, encoding, pool
+from trainer.data import documents, encoding, shards
 from trainer.data.batches import open_dataset
 from trainer.data.encoding import CUTTINGS, PASSAGE, Encoder, unfit
 from trainer.data.sources import SAMPLE
@@ -335,17 +335,17 @@ def test_what_gigatoken_encodes_wrongly_is_not_given_to_it_after_an_interruption
     options = ([str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")], tmp_path / "data", str(tokenizer), 0.2, 300)
     monkeypatch.setattr(documents, "PIECE_BYTES", 900)  # each file is a piece
     monkeypatch.setattr(encoding, "load_hf_json", _Wrong)
-    made = pool.process
+    made = shards.Writer.write
 
-    def interrupted(piece: documents.Piece, **given: Any) -> Any:
-        if given["coder"].encode._begin._fast is None and piece.number == 1:
+    def interrupted(self: Any, piece: documents.Piece) -> Any:
+        if self._encode._begin._fast is None and piece.number == 1:
             raise KeyboardInterrupt
-        return made(piece, **given)
+        return made(self, piece)
 
-    monkeypatch.setattr(pool, "process", interrupted)
+    monkeypatch.setattr(shards.Writer, "write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         prepare.prepare(*options, workers=1)
-    monkeypatch.setattr(pool, "process", made)
+    monkeypatch.setattr(shards.Writer, "write", made)
     capsys.readouterr()
     prepare.prepare(*options, workers=1)
     assert "event=encoder library=tokenizers because_of='gigatoken gives other ids in doc" in capsys.readouterr().out

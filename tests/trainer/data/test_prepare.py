@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from tokenizers import Tokenizer
 
 from tests.trainer.data.interrupted import prepare_in_pieces
 from trainer import prepare
-from trainer.data import documents, pool
+from trainer.data import documents, pool, shards
 from trainer.data.batches import open_dataset
 from trainer.data.sources import find
 
@@ -202,7 +201,7 @@ def test_a_killed_preparation_keeps_its_pieces_and_writes_the_same_bytes(
     out = tmp_path / "killed"
     assert run_in_pieces(pieces, out, tokenizer, workers=1, die_after=7) == 9
     assert not (out / "index.json").exists()
-    recorded = [json.loads(path.read_text()) for path in sorted((out / ".progress").glob("[0-9]*.json"))]
+    recorded = [json.loads(path.read_text()) for path in sorted((out / ".progress").glob("*/[0-9]*.json"))]
     assert len(recorded) == 7
     harmed = out / recorded[3]["train"][0]["file"]  # does not match its checksum
     harmed.write_bytes(harmed.read_bytes()[:-2] + b"xx")
@@ -238,7 +237,7 @@ def test_a_full_disk_is_one_line_and_what_is_finished_stays(
     assert "No space left on device" in error
     assert "run the same command again" in error
     assert error.count("\n") == 1
-    recorded = len(list((tmp_path / "out" / ".progress").glob("[0-9]*.json")))
+    recorded = len(list((tmp_path / "out" / ".progress").glob("*/[0-9]*.json")))
     finished = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("train-*.bin")}
     assert prepare.main(arguments) == 0
     same = [name for name, time in finished.items() if (tmp_path / "out" / name).stat().st_mtime_ns == time]
@@ -258,19 +257,40 @@ def test_the_fraction_holds_and_the_seed_chooses(pieces: list[str], tmp_path: Pa
     assert shares[0][1] != shares[1][1]
 
 
-def test_progress_is_told_in_log_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    records = tmp_path / ".progress"
-    records.mkdir()
-    (tmp_path / "train-00000-0000.bin").write_bytes(bytes(3_000_000))
-    (tmp_path / "train-00001-0000.bin").symlink_to("gone")  # as one that is removed between listing and look
-    ended = iter([False, False, True])
+def test_progress_is_told_in_log_lines(
+    pieces: list[str],
+    tmp_path: Path,
+    tokenizer: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(documents, "PIECE_BYTES", 20_000)
+    monkeypatch.setattr(pool, "LOG_SECONDS", -1.0)
+    assert run("--input", *pieces, "--output", tmp_path / "out", "--tokenizer", tokenizer, "--workers", "1") == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "event=preparing" in line]
+    assert told[0].startswith("event=preparing pieces=1/")
+    assert told[-1].endswith(" eta_seconds=0")
 
-    class Ended(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            (records / "recipe.json").touch()
-            return next(ended) or bool((records / f"{len(list(records.iterdir())):05d}.json").touch())
 
-    pool._follow(tmp_path, 5, Ended())
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("event=preparing pieces=1/5 megabytes_written=3 eta_seconds=")
-    assert second.startswith("event=preparing pieces=2/5 ")
+@pytest.mark.parametrize("same", [True, False])
+def test_two_preparations_of_one_folder_at_once_do_no_harm(
+    text: Path, tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    """The second begins and ends while the first writes its shards."""
+    other = tmp_path / "other.txt"
+    other.write_text(text.read_text("utf-8")[: None if same else 50_000], encoding="utf-8")
+    options = ("--output", tmp_path / "out", "--tokenizer", tokenizer, "--workers", "1")
+    real, codes = shards.fsync, list[int]()
+
+    def second(path: Path) -> None:
+        monkeypatch.setattr(shards, "fsync", real)
+        codes.append(run("--input", text if same else other, *options))
+        real(path)
+
+    monkeypatch.setattr(shards, "fsync", second)
+    codes.append(run("--input", text, *options))
+    assert codes == [0, 75]
+    assert open_dataset(str(tmp_path / "out"), verify=True).train.read(0, 9).any()
+    assert run("--input", text, *options) == 0
+    assert len(list((tmp_path / "out").glob("train-*.bin"))) == 1
+    open_dataset(str(tmp_path / "out"), verify=True)

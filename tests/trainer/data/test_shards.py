@@ -12,10 +12,9 @@ from tests.trainer.conftest import Disk
 from tests.trainer.data.test_prepare import run, text_of
 from trainer import prepare
 from trainer.contract import EXIT_USAGE
-from trainer.data import documents, pool, shards
+from trainer.data import documents, shards
 from trainer.data.batches import open_dataset
 from trainer.data.documents import TextField
-from trainer.data.lock import LOCK
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def test_a_power_cut_finds_every_file_of_a_finished_dataset(
     sweep, files = prepare._sweep, list[Path]()
 
     def sweeps(*given: Any) -> None:
-        files.extend(path for path in out.rglob("*") if path.is_file() and path.name != LOCK)
+        files.extend(path for path in out.rglob("*") if path.is_file() and prepare.PROGRESS not in path.parts)
         assert not disk.lost([*files, out])
         sweep(*given)
 
@@ -100,12 +99,10 @@ def test_a_tokenizer_whose_library_panics_is_one_line_and_no_reason_to_try_again
     def panics(*given: object) -> Any:
         raise PanicException("called `Result::unwrap()` on an `Err` value:\n\tOnig(retry-limit-in-match over)")
 
-    class Reads:
-        columns, notes, read = (), {}, panics
-
-    records: Any = Reads() if where == "reading" else TextField("text")
-    coder = shards.Coder(records, panics, b"", 2)
-    monkeypatch.setattr(pool, "_coder", lambda settings: coder)
+    if where == "encoding":
+        monkeypatch.setattr(shards.Encoder, "__call__", panics)
+    if where == "reading":
+        monkeypatch.setattr(TextField, "read", panics)
     if where == "beginning":
         monkeypatch.setattr(prepare, "unfit", panics)
     if where == "reading":

@@ -158,18 +158,14 @@ def test_a_tokenizer_that_begins_each_text_with_a_word_begins_each_document_with
 
 
 @pytest.mark.parametrize("spec", ["folder", "train:300"])
-@pytest.mark.parametrize("harm", ["lost", "damaged"])
-def test_a_tokenizer_that_is_lost_or_damaged_comes_back(
-    folder: Path, text: Path, tmp_path: Path, spec: str, harm: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tokenizer_that_is_lost_comes_back(folder: Path, text: Path, tmp_path: Path, spec: str) -> None:
     spec = str(folder) if spec == "folder" else spec
     file = tmp_path / "data" / "tokenizer.json"
-    for _ in range(2):
-        prepare.prepare([str(text)], file.parent, spec, fraction=0.2, shard_tokens=10**6)
-        if "state=written" in capsys.readouterr().out:
-            before = file.read_bytes()
-            file.unlink() if harm == "lost" else file.write_bytes(before[:100])
-    assert file.read_bytes() == before  # pyrefly: ignore[unbound-name]
+    prepare.prepare([str(text)], file.parent, spec, fraction=0.2, shard_tokens=10**6)
+    before = file.read_bytes()
+    file.unlink()
+    prepare.prepare([str(text)], file.parent, spec, fraction=0.2, shard_tokens=10**6)
+    assert file.read_bytes() == before
 
 
 def test_more_than_65536_words_take_four_bytes_each(tokenizer: Path, tmp_path: Path) -> None:
