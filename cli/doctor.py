@@ -43,7 +43,7 @@ def diagnose(stack: str, values: Mapping[str, Any] | None = None) -> Iterator[Fi
     for key in foreign(stack) if file and values is not None else ():
         yield warning(key, "nothing reads it: the stack's providers have all that they need from its own sections")
     yield from plain_tokens(values, stack)
-    yield from prerequisites.pulumi()
+    yield prerequisites.pulumi()
     yield prerequisites.state(billed=config is not None and config.cloud is not None)
     if config is not None:
         for found in cloud_of(config).doctor(config, stack):

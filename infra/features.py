@@ -59,7 +59,7 @@ class Feature(_Fact):
     versions: dict[str, str] = {}
     """Component -> its oldest version that has the feature."""
     zones: tuple[str, ...] = ()
-    """Zones that offer it; empty: not bound to zones, or by machine type (the cloud's zones.yaml)."""
+    """Zones that offer it; empty: not bound to zones, or by machine type."""
 
 
 @cache

@@ -48,8 +48,6 @@ class Machine:
     boot_disks: tuple[str, ...] = ("pd-standard", "pd-balanced", "pd-ssd")
     ways: tuple[str, ...] = ()
     """Ways in which it may be had (`nodes.consumption`); empty: every way of its cloud."""
-    zones: frozenset[str] | None = None
-    """Zones that offer it, as of the date in zones.yaml; None: nearly all, and `trainyard doctor` asks."""
     capability: str | None = None
     """CPU flag that makes the training fast; the trainer checks it at start."""
     compact: bool = True

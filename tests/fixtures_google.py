@@ -46,10 +46,7 @@ class Cloud:
         project = f"/cloudresourcemanager/projects/{PROJECT}"
         zone = f"/compute/projects/{PROJECT}/zones/{ZONE}"
         self.asked: list[str] = []
-        self.people = {TOKEN: "me@example.org"}
-        """Token -> email address of its user."""
         self.answers: dict[str, Any] = {
-            project: {"lifecycleState": "ACTIVE"},
             f"{project}:testIamPermissions": {
                 "permissions": [right for feature in features("gke").values() for right in feature.permissions]
             },
@@ -65,9 +62,8 @@ class Cloud:
                 A2_CPUS=(200, 0),
                 CPUS=(72, 0),
                 SSD_TOTAL_GB=(2000, 0),
-                IN_USE_ADDRESSES=(8, 0),
             ),
-            f"/compute/projects/{PROJECT}": quotas(GPUS_ALL_REGIONS=(16, 0), NETWORKS=(5, 0), ROUTERS=(10, 0)),
+            f"/compute/projects/{PROJECT}": quotas(GPUS_ALL_REGIONS=(16, 0)),
         }
         self.answers[f"/container/projects/{PROJECT}/locations/{ZONE}/serverConfig"] = {
             "channels": [{"channel": "REGULAR", "defaultVersion": "1.35.0-gke.1171000"}]
@@ -101,10 +97,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
             self.wfile.write(json.dumps(body).encode())
 
         def do_POST(self) -> None:
-            given = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            if self.path == "/oauth2/tokeninfo":
-                whose = made.people.get(given.removeprefix("access_token="), "")
-                made.answers[self.path] = {"email": whose} if whose else (400, {"error": "invalid_token"})
+            self.rfile.read(int(self.headers["Content-Length"]))
             self.do_GET()
 
         def log_message(self, format: str, *args: Any) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
 
-from infra.buildah import basic, opener
+from infra.buildah import opener
 from infra.buildx import is_docker_hub
 from infra.config import ConfigError, StackConfig
 from infra.doctor.prerequisites import push_credentials
@@ -43,28 +41,24 @@ def of_existing(config: StackConfig, stack: str) -> Iterator[Finding]:
         yield from error.problems
         return
     yield builder(image)
-    if image.builder != "prebuilt" and image.registry:
-        _, offer = find_context(config.cluster.context or "", config.cluster.kubeconfig, stack)
-        yield registry(image.registry, image.insecure, offer.account_for(image.registry))
+    _, offer = find_context(config.cluster.context or "", config.cluster.kubeconfig, stack)
+    if image.builder != "prebuilt" and image.registry and not offer.account_for(image.registry):
+        yield registry(image.registry, image.insecure)
 
 
-def registry(address: str, insecure: bool, authfile: str | None = None) -> Finding:
-    """Check that the registry answers, and that we may push to it: with the account in `authfile`, or Docker's."""
+def registry(address: str, insecure: bool) -> Finding:
+    """Check that the registry answers, and that Docker may push to it."""
     host = address.split("/")[0]
-    api = DOCKER_HUB_API if is_docker_hub(address) else host
-    url = f"{'http' if insecure else 'https'}://{api}/v2/"
+    url = f"{'http' if insecure else 'https'}://{DOCKER_HUB_API if is_docker_hub(address) else host}/v2/"
     try:
-        question = urllib.request.Request(url)
-        with contextlib.suppress(OSError, ValueError, KeyError):  # without an account the registry says so
-            question.add_header("Authorization", basic(authfile or "", host))
-        with opener(insecure).open(question, timeout=PATIENCE):
+        with opener(insecure).open(url, timeout=PATIENCE):
             return ok("registry", f"{host} answers")
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
             return push_credentials(host, f"docker login {host}")
         return unchecked("registry", f"{host} answers with {error.code}")
-    except OSError as error:
-        # URLError is one of these.
-        reason = str(getattr(error, "reason", error))
+    except OSError as error:  # URLError is one
         plain_http = "" if insecure else "   # speaks plain HTTP? then: image.insecure true"
-        return problem("registry", f"{host} does not answer ({reason})", f"curl {url}{plain_http}")
+        return problem(
+            "registry", f"{host} does not answer ({getattr(error, 'reason', error)})", f"curl {url}{plain_http}"
+        )

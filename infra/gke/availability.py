@@ -1,7 +1,7 @@
-"""Checks that the zones have the machine types: asks Google where there are credentials, else reads zones.yaml.
+"""Asks Google at preview whether the zones have the workers' machine type: one request for each zone.
 
-The program sends one request for compute.machineTypes per zone. Without credentials, without an answer within PATIENCE,
-and without an engine (tests, snapshots), the dated table decides.
+Without credentials, without an answer within PATIENCE, and without an engine (tests, snapshots) nothing is refused; the
+doctor says what it could not ask.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from pulumi.runtime import mocks, settings
+
 from infra.config import StackConfig
 from infra.gke.keys import FILE, TOKEN, GkeConfig, GkeNodes, zones
-from infra.gke.machines import zones_date
 
 #: Seconds to connect, and to answer: a preview that cannot reach Google reports that by itself, a little later.
 PATIENCE = (2, 4)
@@ -25,51 +26,26 @@ def has_credentials() -> bool:
     return bool(os.environ.get(TOKEN)) or found.is_file()
 
 
-def by_table(config: StackConfig) -> Iterator[str]:
-    """One line for each zone that lacks the machine type, by zones.yaml."""
-    machine = config.machine
-    for zone in zones(config):
-        if machine.zones is None or zone in machine.zones:
-            continue
-        region = zone.rsplit("-", 1)[0]
-        near = sorted(each for each in machine.zones if each.startswith(f"{region}-")) or sorted(machine.zones)
-        said = f"{machine.name} is not offered in {zone} (as of {zones_date()})"
-        yield f"{_key(config)}: {said}; allowed: {', '.join(near)}"
-
-
-def problems(config: StackConfig) -> list[str]:
+def problems(config: StackConfig) -> Iterator[str]:
     """One line for each zone that lacks the machine type."""
-    if not _engine_runs() or not has_credentials():
-        return list(by_table(config))
+    if isinstance(settings.get_monitor(), mocks.MockMonitor) or not has_credentials():
+        return
     project, machine = config.section(GkeConfig).project, config.machine.name
-    answers = [_offers(project, zone, machine) for zone in zones(config)]
-    if None in answers:
-        return list(by_table(config))
-    return [
-        f"{_key(config)}: Google offers no {machine} in {zone} to project {project}; "
-        f"`gcloud compute machine-types list --filter name={machine}` lists the zones that have it"
-        for zone, offered in zip(zones(config), answers, strict=True)
-        if not offered
-    ]
+    key = "nodes.zones" if config.section(GkeNodes).zones else "gke.zone"
+    for zone in zones(config):
+        if _lacks(project, zone, machine):
+            yield (
+                f"{key}: Google offers no {machine} in {zone} to project {project}; "
+                f"`gcloud compute machine-types list --filter name={machine}` lists the zones that have it"
+            )
 
 
-def _key(config: StackConfig) -> str:
-    return "nodes.zones" if config.section(GkeNodes).zones else "gke.zone"
-
-
-def _engine_runs() -> bool:
-    """Whether this is a run of Pulumi, not a recording."""
-    from pulumi.runtime import mocks, settings
-
-    return not isinstance(settings.get_monitor(), mocks.MockMonitor)
-
-
-def _offers(project: str, zone: str, machine_type: str) -> bool | None:
-    """Whether Google offers the machine type in the zone; None: no answer."""
+def _lacks(project: str, zone: str, machine_type: str) -> bool:
+    """Whether Google says that the zone does not have the machine type."""
     from infra.gke.doctor.google_client import connect
 
     try:
         connect(patience=PATIENCE).get("compute", f"projects/{project}/zones/{zone}/machineTypes/{machine_type}")
-    except Exception as reason:  # Whatever fails, credentials or network, the table answers instead.
-        return False if getattr(reason, "status", 0) == 404 else None
-    return True
+    except Exception as reason:  # whatever else fails, credentials or network, `pulumi up` tells
+        return getattr(reason, "status", 0) == 404
+    return False

@@ -1,4 +1,4 @@
-"""Compute Engine's machine types that a stack may use (machines.yaml), and the zones that offer them (zones.yaml)."""
+"""Compute Engine's machine types that a stack may use (machines.yaml)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,10 @@ NODE = Node(seen=0.97, kept=_kept, daemons=(0.75, 1.5))
 @cache
 def machines() -> dict[str, Machine]:
     """All machine types, by name."""
-    offered = load(_FOLDER / "zones.yaml")["zones"]
-    zones = {
-        family: frozenset(f"{region}-{letter}" for region, letters in regions.items() for letter in letters)
-        for family, regions in offered.items()
-    }
     found: dict[str, Machine] = {}
     for family, shared in load(_FOLDER / "machines.yaml")["families"].items():
-        types, offered_as = shared.pop("types"), shared.pop("zones", family)
-        for name, own in types.items():
-            fields = {"name": name, "node": NODE, "family": family, "zones": zones.get(offered_as)}
-            found[name] = machine_type(**fields, **shared, **own)
+        for name, own in shared.pop("types").items():
+            found[name] = machine_type(name=name, node=NODE, family=family, **shared, **own)
     return found
 
 
@@ -47,8 +40,3 @@ def workers() -> dict[str, Machine]:
 def system() -> dict[str, Machine]:
     """The machine types that the system pool may have, by name."""
     return {name: machine for name, machine in machines().items() if machine.system}
-
-
-def zones_date() -> str:
-    """When the zones were checked."""
-    return str(load(_FOLDER / "zones.yaml")["date"])

@@ -10,27 +10,9 @@ import re
 from collections.abc import Iterator
 
 from infra.config import Rule, StackConfig, breaks
-from infra.gke import availability
 from infra.gke.keys import FLEX_HOURS, ORDER, GkeConfig, GkeNodes, GkeStorage, band, bands
 from infra.gke.machines import system
 from infra.machine import nearest, refuse_dataset, refuse_reference
-
-
-@breaks(
-    "gcp-a100",
-    {"gke": {"zone": "us-east4-a"}},
-    "gke.zone: a2-highgpu-8g is not offered in us-east4-a (as of 2026-11-21); allowed: asia-northeast1-a",
-)
-@breaks(
-    "gcp-a100",
-    {"gke": {"zone": "us-central1-d"}},
-    "gke.zone: a2-highgpu-8g is not offered in us-central1-d (as of 2026-11-21); allowed: us-central1-a, us-central",
-)
-def _zone(config: StackConfig) -> Iterator[str]:
-    # With credentials the program asks Google itself (infra/gke/stack.py).
-    if not availability.has_credentials():
-        yield from availability.by_table(config)
-
 
 #: Machines whose network needs GPUDirect-TCPX (four more networks, an installer), which GKE does not set up by itself:
 #: with one interface and plain TCP, nodes exchange gradients at a fraction of the speed (cluster-toolkit,
@@ -270,7 +252,6 @@ def _registry(config: StackConfig) -> Iterator[str]:
 
 
 RULES: tuple[Rule, ...] = (
-    _zone,
     _network,
     _system_pool,
     _disks,

@@ -42,4 +42,4 @@ def test_docker_without_a_login_for_the_registry(cloud: Cloud, machine: Path) ->
     (machine / "config.json").write_text('{"auths": {"us-central1-docker.pkg.dev": {}}}')
     assert told(PUSH).level == "ok"
     (machine / "config.json").write_text('{"credHelpers": {"us-central1-docker.pkg.dev": "missing"}}')
-    assert "docker-credential-missing gives no credentials" in told(PUSH).text
+    assert "docker-credential-missing is not on PATH" in told(PUSH).text

@@ -7,11 +7,8 @@ others go on.
 from __future__ import annotations
 
 import ipaddress
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
-from typing import Any
 
 from infra.config import StackConfig
 from infra.doctor import images, prerequisites
@@ -22,31 +19,31 @@ from infra.eks.machines import by_zone, regions
 from infra.eks.rules import NOBODY
 from infra.facts import numbers
 from infra.features import features
-from infra.finding import Finding, ok, or_unchecked, problem, unchecked, warning
+from infra.finding import Finding, ok, or_unchecked, problem, unchecked
 
-LOGIN = "aws sso login   # or: aws configure sso; or: aws configure, with an access key"
-#: How the names of roles begin that IAM Identity Center makes: AWSReservedSSO_PERMISSIONSET_HASH
-#: (docs.aws.amazon.com/singlesignon/latest/userguide/referencingpermissionsets.html). IAM refuses to change them.
-SSO_ROLE = "AWSReservedSSO_"
+#: One command for any reason: an expired session, a broken file, a profile that is not there.
+LOGIN = (
+    "aws sts get-caller-identity   # fails too? aws sso login, or aws configure; aws configure list shows what counts"
+)
 INSTALL_AWS = "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html"
 INSTALL_KUBECTL = "https://kubernetes.io/docs/tasks/tools/#kubectl"
-#: Days before the end of support at which to warn: an upgrade that is due within a quarter should be planned.
-SUPPORT_DAYS = 90
 
 
 def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = connect) -> Iterator[Finding]:
     """All checks, those that need no cloud first."""
     eks = config.section(EksConfig)
-    yield _program()
+    if shutil.which("aws"):
+        yield ok("aws", "is on PATH")
+    else:
+        yield problem("aws", "is not on PATH; kubectl's credentials come from it (aws eks get-token)", INSTALL_AWS)
     yield prerequisites.kubectl(INSTALL_KUBECTL)
     yield images.builder(config.image)
     try:
         amazon = login(eks.region)
     except NoAnswer as reason:
-        yield problem("credentials", str(reason), reason.fix or LOGIN)
+        yield problem("credentials", str(reason), LOGIN)
         yield unchecked(
-            f"region {eks.region}",
-            "region, zones, version, machine types, quota and rights were not checked: no credentials",
+            f"region {eks.region}", "region, version, machine types, quota and rights were not checked: no credentials"
         )
         return
     yield ok("credentials", f"account {amazon.account}, {amazon.identity}")
@@ -54,36 +51,16 @@ def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = con
     yield from region
     if any(found.level == "problem" for found in region):
         return  # there is nothing to look at
-    yield from or_unchecked("zones", _zones(amazon, eks))
     yield from or_unchecked(f"Kubernetes {eks.version}", _version(amazon, eks, stack))
-    yield from or_unchecked("machines of the workers", _workers(amazon, eks, config.section(EksNodes).machine_types))
-    yield from or_unchecked(eks.system_machine_type, _system(amazon, eks))
+    yield from or_unchecked("machines", _machines(amazon, eks, config.section(EksNodes).machine_types))
     yield from or_unchecked("quota of machines", quota.checks(amazon, config))
     yield from or_unchecked("rights", rights(amazon))
-    yield from or_unchecked("eks.admins", _creator(amazon, config, stack))
     yield _reached(eks, stack)
-
-
-def _program() -> Finding:
-    if not shutil.which("aws"):
-        return problem("aws", "is not on PATH; kubectl's credentials come from it (aws eks get-token)", INSTALL_AWS)
-    version = re.match(r"aws-cli/(\d+)\S*", prerequisites.run("aws", "--version") or "")
-    if version and int(version[1]) < 2:
-        return warning(
-            "aws", f"{version[0]} is enough for kubectl, but only version 2 has `aws sso login`", INSTALL_AWS
-        )
-    return ok("aws", version[0] if version else "is on PATH")
 
 
 def _region(amazon: Amazon) -> Iterator[Finding]:
     key = f"region {amazon.region}"
-    try:
-        answer = amazon.ask("ec2", "describe_regions", home=True, RegionNames=[amazon.region], AllRegions=True)
-    except NoAnswer as reason:
-        if reason.code != "InvalidParameterValue":
-            raise
-        yield problem(key, "is not a region of AWS", "aws account list-regions   # then: set eks.region")
-        return
+    answer = amazon.ask("ec2", "describe_regions", home=True, RegionNames=[amazon.region], AllRegions=True)
     if answer["Regions"][0].get("OptInStatus") == "not-opted-in":
         enable = f"aws account enable-region --region-name {amazon.region}   # takes some minutes"
         yield problem(key, "is switched off in this account", enable)
@@ -91,112 +68,49 @@ def _region(amazon: Amazon) -> Iterator[Finding]:
         yield ok(key, "is on")
 
 
-def _zones(amazon: Amazon, eks: EksConfig) -> Iterator[Finding]:
-    """Whether the account has the zones of the workers and of the control plane."""
-    answer = amazon.ask("ec2", "describe_availability_zones")
-    known = {zone["ZoneId"]: zone["ZoneName"] for zone in answer["AvailabilityZones"]}
-    home = regions()[eks.region].home
-    for zone in home:
-        if zone not in known:
-            why = "hosts the control plane and system nodes (infra/eks/zones.yaml), but your account does not have it"
-            yield problem(f"zone {zone}", why, "pulumi config set --path eks.region REGION   # another")
-    for zone in eks.zones:
-        if zone not in known:
-            yield problem(
-                f"zone {zone}",
-                f"is not a zone of {amazon.region} in your account",
-                f"pulumi config set --path 'eks.zones[{eks.zones.index(zone)}]' ZONE   # of {', '.join(sorted(known))}",
-            )
-    if {*home, *eks.zones} <= known.keys():
-        yield ok("zones", ", ".join(f"{zone} ({known[zone]})" for zone in eks.zones))
-
-
 def _version(amazon: Amazon, eks: EksConfig, stack: str) -> Iterator[Finding]:
-    """Whether EKS supports this version."""
-    answer = amazon.ask("eks", "describe_cluster_versions", includeAll=True)
-    offered = {item["clusterVersion"]: item for item in answer["clusterVersions"]}
-    standard = [name for name, item in offered.items() if item.get("versionStatus") == "STANDARD_SUPPORT"]
-    fix = f"pulumi config set --stack {stack} --path eks.version "
-    yield _supported(f"Kubernetes {eks.version}", offered.get(eks.version), sorted(standard, key=numbers), fix)
-
-
-def _supported(subject: str, found: dict[str, Any] | None, standard: list[str], fix: str) -> Finding:
-    newest = standard[-1] if standard else "VERSION"
-    status = found.get("versionStatus") if found else None
-    if found is None or status == "UNSUPPORTED":
-        return problem(subject, f"is not offered by EKS; there are: {', '.join(standard)}", f"{fix}{newest}")
-    if status == "EXTENDED_SUPPORT":
-        return problem(
-            subject, "is out of standard support, and EKS upgrades such a cluster by itself", f"{fix}{newest}"
-        )
-    end = found.get("endOfStandardSupportDate")
-    if end is None:
-        return ok(subject, "is supported")
-    if (end - datetime.now(UTC)).days < SUPPORT_DAYS:
-        return warning(
-            subject, f"leaves standard support on {end:%Y-%m-%d}; EKS upgrades it by itself then", f"{fix}{newest}"
-        )
-    return ok(subject, f"is supported until {end:%Y-%m-%d}")
-
-
-def _workers(amazon: Amazon, eks: EksConfig, types: tuple[str, ...]) -> Iterator[Finding]:
-    """Whether the workers' zones have machines for them, as `pulumi up` chooses."""
-    pairs = _offerings(amazon, types)
-    found = by_zone(eks.zones, types, pairs)
-    for name in types:
-        if here := [zone for zone in found if name in found[zone]]:
-            yield ok(name, f"is offered by {', '.join(here)}")
-            continue
-        fix = "pulumi config set --path 'eks.zones[0]' ZONE   # or another machine type, or another eks.region"
-        finding = warning if found else problem
-        yield finding(name, _not_offered(name, eks.zones, pairs, amazon.region), fix)
-
-
-def _system(amazon: Amazon, eks: EksConfig) -> Iterator[Finding]:
-    """Whether the control plane's zones have machines for the system nodes."""
-    name, home = eks.system_machine_type, regions()[eks.region].home
-    pairs = _offerings(amazon, (name,))
-    if missing := [zone for zone in home if (zone, name) not in pairs]:
-        yield problem(
-            name,
-            _not_offered(name, missing, pairs, amazon.region),
-            "pulumi config set --path eks.systemMachineType TYPE   # or another eks.region",
-        )
+    """Whether EKS gives standard support to this version."""
+    key, answer = f"Kubernetes {eks.version}", amazon.ask("eks", "describe_cluster_versions", includeAll=True)
+    listed = [item for item in answer["clusterVersions"] if item.get("versionStatus") == "STANDARD_SUPPORT"]
+    standard = sorted((item["clusterVersion"] for item in listed), key=numbers)
+    if eks.version in standard:
+        yield ok(key, "has standard support")
     else:
-        yield ok(name, f"is offered by {', '.join(home)}")
+        text = f"has no standard support, and EKS upgrades such a cluster by itself; allowed: {', '.join(standard)}"
+        fix = f"pulumi config set --stack {stack} --path eks.version {standard[-1] if standard else 'VERSION'}"
+        yield problem(key, text, fix)
 
 
-def _offerings(amazon: Amazon, types: tuple[str, ...]) -> set[tuple[str, str]]:
-    """(zone, type) for each of these types that a zone of the region offers."""
+def _machines(amazon: Amazon, eks: EksConfig, types: tuple[str, ...]) -> Iterator[Finding]:
+    """Whether the workers' zones have machines for them, as `pulumi up` chooses, and the control plane's for the system
+    nodes."""
+    system, home = eks.system_machine_type, regions()[eks.region].home
     answer = amazon.ask(
         "ec2",
         "describe_instance_type_offerings",
         LocationType="availability-zone-id",
-        Filters=[{"Name": "instance-type", "Values": list(types)}],
+        Filters=[{"Name": "instance-type", "Values": [*types, system]}],
     )
-    return {(item["Location"], item["InstanceType"]) for item in answer["InstanceTypeOfferings"]}
+    pairs = {(item["Location"], item["InstanceType"]) for item in answer["InstanceTypeOfferings"]}
+    elsewhere = "pulumi config set --path 'eks.zones[0]' ZONE   # or another machine type, or another eks.region"
+    if found := by_zone(eks.zones, types, pairs):
+        zones = ", ".join(f"{zone} ({', '.join(offered)})" for zone, offered in found.items())
+        yield ok("machines of the workers", zones)
+    else:
+        yield problem("machines of the workers", _not_offered(types, eks.zones, pairs), elsewhere)
+    if {(zone, system) for zone in home} <= pairs:
+        yield ok(system, f"is offered by {', '.join(home)}")
+    else:
+        another = "pulumi config set --path eks.systemMachineType TYPE   # or another eks.region"
+        without = [zone for zone in home if (zone, system) not in pairs]
+        yield problem(system, _not_offered((system,), without, pairs), another)
 
 
-def _not_offered(name: str, zones: Iterable[str], pairs: set[tuple[str, str]], region: str) -> str:
-    elsewhere = ", ".join(sorted(zone for zone, offered in pairs if offered == name))
-    return f"is not offered by {', '.join(zones)}; in {region} by {elsewhere or 'none at all'}"
-
-
-def _creator(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
-    """Refuse the caller in eks.admins of a new cluster: its creator administers it, and EKS refuses a second entry, but
-    only when the control plane is up and billed."""
-    if config.name in amazon.ask("eks", "list_clusters")["clusters"]:
-        return
-    # A session's ARN lacks the path of its role: compare kind and name alone.
-    me = _who(amazon)
-    for at, arn in enumerate(config.section(EksConfig).admins):
-        kind, *path = arn.rpartition(":")[2].split("/")
-        if amazon.account in arn and (kind, path[-1]) == me:
-            yield problem(
-                "eks.admins",
-                f"names {arn}, which is you: who creates the cluster administers it already",
-                f"pulumi config rm --stack {stack} --path 'eks.admins[{at}]'",
-            )
+def _not_offered(types: tuple[str, ...], zones: Iterable[str], pairs: set[tuple[str, str]]) -> str:
+    having = sorted({zone for zone, offered in pairs if offered in types})
+    return (
+        f"{' or '.join(types)} is not offered by {', '.join(zones)}; by {', '.join(having) or 'no zone of the region'}"
+    )
 
 
 def _reached(eks: EksConfig, stack: str) -> Finding:
@@ -227,43 +141,24 @@ def permissions() -> dict[str, str]:
 
 def rights(amazon: Amazon) -> Iterator[Finding]:
     """Ask IAM to simulate whether the caller may do what `pulumi up` and `pulumi destroy` do."""
-    if amazon.identity.endswith(":root"):
+    who = amazon.identity
+    if who.endswith(":root"):
         yield ok("rights", "the root user has all")
         return
+    if ":assumed-role/" in who:  # a session has no policies of its own; its role's ARN may have a path, so IAM is asked
+        who = amazon.ask("iam", "get_role", home=True, RoleName=who.split("/")[1])["Role"]["Arn"]
     policies = permissions()
-    actions = sorted(policies)
     answer = amazon.ask(
-        "iam", "simulate_principal_policy", home=True, PolicySourceArn=_principal(amazon), ActionNames=actions
+        "iam", "simulate_principal_policy", home=True, PolicySourceArn=who, ActionNames=sorted(policies)
     )
     missing = [item["EvalActionName"] for item in answer["EvaluationResults"] if item["EvalDecision"] != "allowed"]
     if not missing:
-        yield ok(
-            "rights", f"all {len(actions)} that were asked for; conditions and organisation policies are not simulated"
-        )
-    kind, name = _who(amazon)
-    for policy in sorted({policies[action] for action in missing}):
-        lacking = [action for action in missing if policies[action] == policy]
-        shown = ", ".join(lacking[:8]) + (f" and {len(lacking) - 8} more" if len(lacking) > 8 else "")
-        arn = f"arn:aws:iam::aws:policy/{policy}"
-        fix = f"aws iam attach-{kind}-policy --{kind}-name {name} --policy-arn {arn}"
-        if name.startswith(SSO_ROLE):  # only IAM Identity Center changes its roles
-            permission_set = name.removeprefix(SSO_ROLE).rpartition("_")[0]
-            fix = f"in IAM Identity Center, attach {arn} to the permission set {permission_set}"
-        yield problem("rights", f"{amazon.identity} lacks {shown}", f"{fix}   # by an administrator, see docs/aws.md")
-
-
-def _principal(amazon: Amazon) -> str:
-    """The user or role whose policies count; a session of a role has none of its own.
-
-    Raises:
-        NoAnswer: the session's role cannot be read.
-    """
-    kind, name = _who(amazon)
-    # The role's own ARN may have a path, so IAM is asked for it.
-    return amazon.identity if kind == "user" else amazon.ask("iam", "get_role", home=True, RoleName=name)["Role"]["Arn"]
-
-
-def _who(amazon: Amazon) -> tuple[str, str]:
-    """(user or role, its name) of arn:aws:iam::123456789012:user/PATH/NAME or ...:assumed-role/ROLE/SESSION."""
-    kind, *path = amazon.identity.rpartition(":")[2].split("/")
-    return ("role", path[0]) if kind == "assumed-role" else ("user", path[-1])
+        yield ok("rights", "all that IAM simulates, which leaves out conditions and organisation policies")
+        return
+    shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+    needed = ", ".join(sorted({policies[action] for action in missing}))
+    yield problem(
+        "rights",
+        f"{amazon.identity} lacks {shown}",
+        f"attach {needed} to {who}   # by an administrator, see docs/aws.md",
+    )

@@ -38,10 +38,7 @@ def checks(amazon: Amazon, config: StackConfig) -> Iterator[Finding]:
         takes.append((nodes.machine_type, nodes.max, False))
     wanted: Counter[str] = Counter()
     for machine_type, count, as_spot in takes:
-        quota = quota_of(machine_type, spot=as_spot)
-        if quota is None:
-            yield unchecked(f"quota of {machine_type}", "which one it falls under is not known")
-        else:
+        if quota := quota_of(machine_type, spot=as_spot):  # known of every machine that a stack may have
             wanted[quota] += count * machines()[machine_type].vcpus
     used = _running(amazon, config.name)
     for quota, vcpus in wanted.items():

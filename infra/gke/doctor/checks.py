@@ -76,33 +76,18 @@ def _plugin() -> Finding:
 def _project(google: Google, gke: GkeConfig) -> Iterator[Finding]:
     name = f"project {gke.project}"
     try:
-        state = google.get("cloudresourcemanager", f"projects/{gke.project}").get("lifecycleState")
+        billing = google.get("cloudbilling", f"projects/{gke.project}/billingInfo")
     except NoAnswer as reason:
-        if reason.disabled_api or reason.status not in (403, 404):
+        if reason.disabled or reason.status not in (403, 404):
             raise
-        yield problem(
-            name,
-            f"does not exist, or {google.identity} may not see it",
-            "gcloud projects list   # then: pulumi config set --path gke.project ID",
-        )
+        fix = "gcloud projects list   # then: pulumi config set --path gke.project ID"
+        yield problem(name, f"does not exist, or {google.identity} may not see it", fix)
         return
-    if state != "ACTIVE":
-        yield problem(name, f"is {str(state).lower().replace('_', ' ')}", f"gcloud projects undelete {gke.project}")
-        return
-    yield ok(name, "is active")
-    yield from or_unchecked("billing", _billing(google, gke))
-
-
-def _billing(google: Google, gke: GkeConfig) -> Iterator[Finding]:
-    billing = google.get("cloudbilling", f"projects/{gke.project}/billingInfo")
     if billing.get("billingEnabled"):
-        yield ok("billing", f"on {billing.get('billingAccountName', 'an account')}")
+        yield ok(name, f"is billed to {billing.get('billingAccountName', 'an account')}")
     else:
-        yield problem(
-            "billing",
-            "the project has no billing account",
-            f"gcloud billing projects link {gke.project} --billing-account ACCOUNT   # gcloud billing accounts list",
-        )
+        link = f"gcloud billing projects link {gke.project} --billing-account ACCOUNT   # gcloud billing accounts list"
+        yield problem(name, "has no billing account", link)
 
 
 def permissions(config: StackConfig) -> dict[str, str]:

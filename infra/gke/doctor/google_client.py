@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,7 +15,6 @@ from infra.gke.keys import FILE, TOKEN
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 #: One login for all programs: gcloud's own, and Application Default Credentials.
 LOGIN = "gcloud auth login --update-adc"
-ADC = "gcloud has application default credentials"
 PATIENCE = (10, 30)  # seconds to connect, and to answer
 #: Addresses of the services; a test's server stands in for them.
 SERVICES = {
@@ -28,7 +25,6 @@ SERVICES = {
     "container": "https://container.googleapis.com/v1",
     "file": "https://file.googleapis.com/v1",
     "iam": "https://iam.googleapis.com/v1",
-    "oauth2": "https://oauth2.googleapis.com",
     "serviceusage": "https://serviceusage.googleapis.com/v1",
     "storage": "https://storage.googleapis.com/storage/v1",
 }
@@ -37,13 +33,11 @@ SERVICES = {
 class NoAnswer(finding.NoAnswer):
     """Why a question has no answer: in words, and the HTTP status (0: nobody answered)."""
 
-    def __init__(self, text: str, status: int = 0, disabled_api: str = "", project: str = "", fix: str = "") -> None:
+    def __init__(self, text: str, status: int = 0, *, disabled: bool = False, fix: str = "") -> None:
         super().__init__(text, fix)
         self.status = status
-        self.disabled_api = disabled_api
-        """The API that must be enabled before it answers; empty: another reason."""
-        if disabled_api:
-            self.fix = f"gcloud services enable {disabled_api} --project {project}"
+        self.disabled = disabled
+        """Whether the API has to be enabled before it answers."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +80,8 @@ class Google:
         return self._ask("DELETE", service, path)
 
     def member(self) -> str:
-        """The caller as IAM's policies name it; user:YOU: Google does not say who it is."""
-        email = self.identity if "@" in self.identity else "YOU"
-        with suppress(NoAnswer):
-            # In the body: URLs may be logged on the way.
-            email = self._ask("POST", "oauth2", "tokeninfo", data={"access_token": self.token}).get("email") or email
-        return f"{'serviceAccount' if email.endswith('.gserviceaccount.com') else 'user'}:{email}"
+        """The caller as IAM's policies name it; user:YOU: the credentials do not say who it is."""
+        return f"serviceAccount:{self.identity}" if self.identity.endswith(".gserviceaccount.com") else "user:YOU"
 
     def _ask(self, method: str, service: str, path: str, **given: Any) -> dict[str, Any]:
         url = f"{self.services[service]}/{path}"
@@ -106,22 +96,10 @@ class Google:
             content = {}
         if answer.ok:
             return content
-        asked_of = re.search(r"projects/([^/:]+)", path)
-        raise _reason(service, answer.status_code, content, asked_of[1] if asked_of else "")
-
-
-def _reason(service: str, status: int, content: Any, project: str) -> NoAnswer:
-    error = content.get("error") if isinstance(content, dict) else None
-    # tokeninfo answers in OAuth's form, where `error` is a word.
-    error = error if isinstance(error, dict) else {}
-    message = str(error.get("message") or f"HTTP {status}").splitlines()[0]
-    for detail in error.get("details") or []:
-        if detail.get("reason") == "SERVICE_DISABLED":
-            api = (detail.get("metadata") or {}).get("service") or f"{service}.googleapis.com"
-            return NoAnswer(f"{api} is not enabled", status, api, project)
-    if any(item.get("reason") == "accessNotConfigured" for item in error.get("errors") or []):
-        return NoAnswer(f"{service}.googleapis.com is not enabled", status, f"{service}.googleapis.com", project)
-    return NoAnswer(message, status)
+        error = content.get("error") or {}
+        disabled = any(detail.get("reason") == "SERVICE_DISABLED" for detail in error.get("details") or [])
+        message = str(error.get("message") or f"HTTP {answer.status_code}").splitlines()[0]
+        raise NoAnswer(message, answer.status_code, disabled=disabled)
 
 
 def connect(services: dict[str, str] | None = None, patience: tuple[int, int] = PATIENCE) -> Google:
@@ -135,22 +113,17 @@ def connect(services: dict[str, str] | None = None, patience: tuple[int, int] = 
     if token := os.environ.get(TOKEN):
         return Google(token, f"the token in {TOKEN}", addresses, patience=patience)
     import google.auth
-    import google.auth.exceptions
     import google.auth.transport.requests
 
     named = os.environ.get(FILE)
-    # While the variable is set, no login of gcloud's counts.
-    where, fix = (f"{FILE} names {named}", f"unset {FILE}   # or name a file that is valid") if named else (ADC, LOGIN)
     # A file of another shape ends in whatever its reader stumbles over: AttributeError, KeyError, OSError, ValueError.
     try:
         credentials, _ = google.auth.default(scopes=[CLOUD_PLATFORM])
-    except Exception as error:
-        if not named and "credentials were not found" in str(error):
-            raise NoAnswer("no application default credentials, and no service account") from None
-        raise NoAnswer(f"{where}, which cannot be used: {finding.reason_of(error)}", fix=fix) from None
-    try:
         credentials.refresh(partial(google.auth.transport.requests.Request(), timeout=sum(patience)))
     except Exception as error:
-        raise NoAnswer(f"{where}, which gives no token: {finding.reason_of(error)}", fix=fix) from None
+        where = f"{FILE} names {named}: " if named else ""
+        # While the variable is set, no login of gcloud's counts.
+        fix = f"unset {FILE}   # or name a file that is valid" if named else LOGIN
+        raise NoAnswer(f"{where}{finding.reason_of(error)}", fix=fix) from None
     identity = getattr(credentials, "service_account_email", "") or "application default credentials"
     return Google(str(credentials.token), identity, addresses, patience=patience)

@@ -20,7 +20,7 @@ from infra.stackfiles import is_marked
 #: Series -> the quota that its CPUs count against; None: only the machine's accelerators are limited.
 CPU_QUOTAS = load(Path(__file__).parent.parent / "machines.yaml")["cpu_quotas"]
 #: All others are of a region.
-OF_THE_PROJECT = ("GPUS_ALL_REGIONS", "NETWORKS", "ROUTERS")
+OF_THE_PROJECT = ("GPUS_ALL_REGIONS",)
 LOCAL_SSD_GIB = 375
 
 #: Quota -> (limit, usage).
@@ -64,11 +64,10 @@ def _at_full_size(config: StackConfig, limits: Limits) -> Counter[str]:
     for kind in kinds(config):  # Any of these pools may get all nodes.
         workers |= _taken(config, config.machine, kind, nodes.max, limits)
     system_nodes = _taken(config, system()[gke.system_machine_type], "on_demand", gke.system_nodes, limits)
-    network = Counter({"IN_USE_ADDRESSES": 1, "NETWORKS": 1, "ROUTERS": 1})
     storage = config.section(GkeStorage)
     new_disk = storage.kind != "filestore" and not storage.disk
     volume = _disk(storage.disk_type, storage.size_gib) if new_disk else Counter[str]()
-    return workers + system_nodes + network + volume
+    return workers + system_nodes + volume
 
 
 def _taken(config: StackConfig, machine: Machine, kind: str, count: int, limits: Limits) -> Counter[str]:

@@ -68,7 +68,6 @@ class Cloud:
         self.quotas |= {"L-0263D0A3": 5.0, "L-FE5A380F": 5.0, "L-1194D53C": 100.0}
         self.defaults: dict[str, float] = {}
         self.versions = {"1.34": "STANDARD_SUPPORT", "1.35": "STANDARD_SUPPORT", "1.31": "EXTENDED_SUPPORT"}
-        self.supported_until = "2027-11-21T00:00:00Z"
         self.denied: set[str] = set()
         self.refused: set[str] = set()
         """Operations of the XML services that the caller may not use."""
@@ -111,10 +110,7 @@ class Cloud:
         return _answer(request, {"Quota": {"QuotaCode": code, "Value": limits[code]}})
 
     def _versions(self, request: Any, **_: Any) -> AWSResponse:
-        found = [
-            {"clusterVersion": name, "versionStatus": status, "endOfStandardSupportDate": self.supported_until}
-            for name, status in self.versions.items()
-        ]
+        found = [{"clusterVersion": name, "versionStatus": status} for name, status in self.versions.items()]
         return _answer(request, {"clusterVersions": found})
 
     def _simulate(self, request: Any, **_: Any) -> AWSResponse:

@@ -35,8 +35,7 @@ def registry() -> Iterator[tuple[str, dict[str, int]]]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            known = self.headers.get("Authorization") == "Basic bWU6c2VjcmV0"
-            self.send_response(200 if known else answer["status"])
+            self.send_response(answer["status"])
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:
@@ -60,11 +59,6 @@ def test_a_registry_that_wants_a_login_names_the_command(
     answer["status"] = 401
     finding = images.registry(address, insecure=True)
     assert (finding.level, finding.fix) == ("problem", f"docker login {address}")
-    account = tmp_path / "account.json"
-    for text, level in (("", "problem"), ('{"auths": {}}', "problem"), (f'"{address}"', "ok")):
-        account.write_text(text if level == "problem" else f'{{"auths": {{{text}: {{"auth": "bWU6c2VjcmV0"}}}}}}')
-        finding = images.registry(address, insecure=True, authfile=str(account))
-        assert finding.level == level, "the account that a local cluster offers"
     (tmp_path / "config.json").write_text(json.dumps({"auths": {address: {}}}))
     assert images.registry(address, insecure=True).level == "ok"
 
