@@ -41,11 +41,6 @@ def _conditional(kind: str) -> dict[str, list[OnlyWith]]:
 @breaks("", {"image": {"builder": "buildah", "buildx": "mine"}}, "image.buildx: only used with image.builder buildkit;")
 @breaks("", {"image": {"insecure": True}}, "image.insecure: only used with image.registry; set image.registry, or")
 @breaks("gcp-a100", {"nodes": {"reservation": "mine"}}, "nodes.reservation: only used with nodes.consumption reservat")
-@breaks(
-    "gcp-a100",
-    {"nodes": {"gpuDriver": "daemonset", "gpuDriverVersion": "DEFAULT"}},
-    "nodes.gpuDriverVersion: only used with nodes.gpuDriver managed; set nodes.gpuDriver, or remove nodes.gpuDriverV",
-)
 @breaks("gcp-a100", {"storage": {"tier": "ZONAL"}}, "storage.tier: only used with storage.kind filestore; set")
 @breaks(
     "gcp-a100",

@@ -49,8 +49,6 @@ EXCEPTIONS: dict[str, set[str]] = {
     "*-storage/nfs-server": set(),
     # Gives the trainer an empty volume that root owns, once.
     "*-storage/volume-owner": set(),
-    # Loads a kernel module.
-    "kube-system/gpu-driver": {"privileged", "hostNetwork", "hostPID", "hostPath"},
     # Opens the socket of its kubelet, in a folder that root owns.
     "kube-system/nvidia-device-plugin": {"hostPath"},
     # Also asks the metadata service for the machine's adapters, which answers over one hop.
@@ -291,8 +289,7 @@ def image_by_digest(item: Recorded, stack: Recording) -> Iterator[str]:
     for pod in _pods_of(item):
         for container in _containers(pod):
             image = container.get("image") or ""
-            # An image that is never pulled is the node's own.
-            if not DIGEST.search(image) and container.get("imagePullPolicy") != "Never":
+            if not DIGEST.search(image):
                 yield f"container {container.get('name')} runs {image or 'no image'}; give NAME@sha256:DIGEST"
 
 

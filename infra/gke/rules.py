@@ -189,14 +189,11 @@ def _zones(config: StackConfig) -> Iterator[str]:
             yield f"nodes.zones: {len(nodes.zones)} zones with nodes.{key}, which is in one; allowed: 1 zone"
 
 
-@breaks("gcp-c3", {"nodes": {"gpuDriver": "daemonset"}}, "nodes.gpuDriver: c3-highmem-8 has no accelerator")
 @breaks("gcp-c3", {"nodes": {"gpuDriverVersion": "LATEST"}}, "nodes.gpuDriverVersion: c3-highmem-8 has no accelerator")
 def _driver(config: StackConfig) -> Iterator[str]:
     nodes = config.section(GkeNodes)
-    by_us, chosen = nodes.gpu_driver == "daemonset", "gpu_driver_version" in nodes.model_fields_set
-    for key, used in (("gpuDriver", by_us), ("gpuDriverVersion", chosen)):
-        if used and not config.machine.accelerators:
-            yield f"nodes.{key}: {config.machine.name} has no accelerator; remove it"
+    if "gpu_driver_version" in nodes.model_fields_set and not config.machine.accelerators:
+        yield f"nodes.gpuDriverVersion: {config.machine.name} has no accelerator; remove it"
 
 
 @breaks(

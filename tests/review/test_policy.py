@@ -91,11 +91,6 @@ def listed(pod: str, **spec: Any) -> Inputs:
     return {"metadata": {"namespace": "kube-system", "name": pod}, "spec": {"containers": [], **spec}}
 
 
-def on_node(image_pull_policy: str) -> Inputs:
-    container = {"name": "c", "image": "cos-nvidia-installer:fixed", "imagePullPolicy": image_pull_policy}
-    return listed("gpu-driver", containers=[container])
-
-
 def namespace(name: str, component: str) -> Inputs:
     return {"metadata": {"name": name, "labels": {"app.kubernetes.io/component": component}}}
 
@@ -169,7 +164,7 @@ BREAKING: dict[str, list[tuple[str, Inputs]]] = {
         *(("pulumi:providers:aws", {"defaultTags": {"tags": {label: "x"}}}) for label in LABELS),
         (TEMPLATE, template(tags={"app": "trainyard"})),
     ],
-    "image-by-digest": [(POD, on_node("IfNotPresent"))],
+    "image-by-digest": [(POD, listed("nvidia-device-plugin", containers=[{"name": "c", "image": "plugin:v1"}]))],
     "restricted-pods": [
         (NAMESPACE, namespace("team-storage", "namespace")),
         (NAMESPACE, namespace("team", "storage")),
@@ -203,9 +198,8 @@ ALLOWED: list[tuple[str, Inputs]] = [
     (TEMPLATE, template(encrypted="true")),
     (VOLUME, efs("iam")),
     ("pulumi:providers:aws", {"defaultTags": {"tags": LABELS}}),
-    (POD, on_node("Never")),
     (POD, listed("nvidia-device-plugin", volumes=SOCKETS)),
-    (POD, listed("gpu-driver", hostNetwork=True)),
+    (POD, listed("efa-device-plugin", hostNetwork=True)),
     (NAMESPACE, namespace("team-storage-storage", "storage")),
 ]
 
@@ -331,7 +325,7 @@ def test_an_object_that_would_outlive_its_cluster_is_found(stack_name: str) -> N
 #: What else the program can declare, as much as goes together: (stack, changes of its sections).
 CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
     *((stack, {}) for stack in stacks()),
-    ("gcp-a100", {"nodes": {"gpuDriver": "daemonset", "consumption": "queued"}, "check": {"enabled": False}}),
+    ("gcp-a100", {"nodes": {"consumption": "queued"}, "check": {"enabled": False}}),
     (
         "gcp-a100",
         {
