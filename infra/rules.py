@@ -184,20 +184,13 @@ def _ways(config: StackConfig) -> Iterator[str]:
 
 
 @breaks("gcp-a100", {"workers": {"count": 3}}, "nodes.max: 2 nodes for workers.count 3; allowed: 3 or more")
-@breaks(
-    "gcp-a100",
-    {"workers": {"spares": 1}},
-    "nodes.max: 2 nodes for workers.count 2 and workers.spares 1; allowed: 3 or more",
-)
 @breaks("aws-g4dn", {"nodes": {"max": 1}}, "nodes.max: 1 node for workers.count 2; allowed: 2 or more")
 def _pods_fit_nodes(config: StackConfig) -> Iterator[str]:
     """A pod that asks for more than a node can give stays Pending forever, whatever the autoscaler does."""
     nodes, workers = config.section(NodesConfig), config.workers
-    pods = workers.count + workers.spares
-    if pods > nodes.max:
-        spare = f" and workers.spares {workers.spares}" if workers.spares else ""
+    if workers.count > nodes.max:
         most = counted(nodes.max, "node")
-        yield f"nodes.max: {most} for workers.count {workers.count}{spare}; allowed: {pods} or more"
+        yield f"nodes.max: {most} for workers.count {workers.count}; allowed: {workers.count} or more"
 
 
 @breaks(

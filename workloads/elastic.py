@@ -23,13 +23,12 @@ MOST = 1000
 FIELDS = ("completions", "parallelism", "maxFailedIndexes")
 
 
-def is_elastic(workers: WorkersConfig, pool: WorkerPool, runtime: str = "job") -> bool:
+def is_elastic(pool: WorkerPool, runtime: str) -> bool:
     """Whether pods may come and go without a new Job.
 
-    Not with spares, which the launcher counts beyond a fixed --nnodes; not with queued nodes, which come all together;
-    not when another controller sets the number of pods.
+    Not with queued nodes, which come all together; not when another controller sets the number of pods.
     """
-    return workers.spares == 0 and pool.queue_hours is None and runtime == "job"
+    return pool.queue_hours is None and runtime == "job"
 
 
 def node_range(workers: WorkersConfig, elastic: bool) -> str:
@@ -57,9 +56,9 @@ def identity(workers: WorkersConfig, pool: WorkerPool, elastic: bool) -> dict[st
 
 def job_size(workers: WorkersConfig) -> dict[str, Any]:
     """FIELDS and their values."""
-    pods = workers.count + workers.spares
+    count = workers.count
     # An index that failed too often stays empty; with fewer than `min` left nothing could train.
-    return {"completions": pods, "parallelism": pods, "max_failed_indexes": pods - workers.min}
+    return {"completions": count, "parallelism": count, "max_failed_indexes": count - workers.min}
 
 
 def resize(

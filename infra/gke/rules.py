@@ -27,9 +27,9 @@ ONE_NODE_ONLY = ("a3-highgpu-8g",)
 )
 def _network(config: StackConfig) -> Iterator[str]:
     nodes, workers = config.section(GkeNodes), config.workers
-    if nodes.machine_type in ONE_NODE_ONLY and workers.count + workers.spares > 1:
+    if nodes.machine_type in ONE_NODE_ONLY and workers.count > 1:
         yield (
-            f"workers.count: {workers.count + workers.spares} workers on {nodes.machine_type}, whose nodes would "
+            f"workers.count: {workers.count} workers on {nodes.machine_type}, whose nodes would "
             "exchange gradients over one interface with plain TCP, at a fraction of its speed; allowed: 1, or another "
             "machine type"
         )

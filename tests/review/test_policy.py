@@ -333,7 +333,6 @@ CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
             "rendezvous": {"tls": True},
             "secrets": {"huggingFaceToken": "hf_x", "wandbApiKey": "key", "imagePull": "you:ghp_x"},
             "training": {"engine": {"name": "deepspeed"}},
-            "workers": {"spares": 1},
         },
     ),
     ("gcp-c3", {"storage": {"kind": "filestore", "sizeGib": 1024}, "dataset": {"input": ["gs://bucket/texts"]}}),
