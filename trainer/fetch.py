@@ -4,36 +4,25 @@
     python -m trainer.fetch --questions hf:squad --output FOLDER
 
 Trainers reach no hub (workloads/workspace.py); this runs before them, where it can be reached. Every file is verified
-against the hub's checksum, all files are of one revision, and after a kill the same command continues where it stopped.
+against the hub's checksum, all files are of one revision, and after a kill the same command brings what is missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import os
 import shutil
-import stat
 import sys
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from trainer.checkpoint.format import INDEX, indexed
 from trainer.config.paths import folder, path_or_name
 from trainer.contract import FETCHED, MANIFEST
 from trainer.errors import UserError, may_pass, one_line, usage
-from trainer.files import (
-    DESCRIPTION,
-    TEMPLATES,
-    Unfit,
-    is_plain_name,
-    open_regular,
-    read_json,
-    sha256,
-    write_json,
-)
+from trainer.files import DESCRIPTION, TEMPLATES, is_plain_name, read_json, sha256, write_json
 from trainer.log import event
 
 if TYPE_CHECKING:
@@ -71,8 +60,6 @@ def main(arguments: list[str] | None = None) -> int:
             fetch(options.model, options.output)
         else:
             fetch_questions(options.questions, options.output)
-    except Unfit as error:
-        raise UserError(f"{error.filename}: {error.strerror}") from None
     except OSError as error:
         raise UserError(
             f"--output {options.output}: {one_line(error.strerror or error)}; give a writable folder"
@@ -85,9 +72,8 @@ def fetch(model: str, output: Path) -> None:
 
     Raises UserError when the hub does not serve it or the trainer cannot use it.
     """
-    found = _note(output / FETCHED)
-    whole = {".json", ".safetensors"} <= {Path(name).suffix for name in found.get("files", {})}
-    if found.get("asked") == model and whole and _all_there(output, found["files"]):
+    found, begun = (read_json(output / name) or {} for name in (FETCHED, BEGUN))
+    if found.get("asked") == model and _all_there(output, found["files"]):
         event("fetched", state="found", model=model, directory=output, revision=found.get("revision"))
         return
     from huggingface_hub import HfApi
@@ -97,9 +83,8 @@ def fetch(model: str, output: Path) -> None:
     disable_progress_bars()
     output.mkdir(parents=True, exist_ok=True)
     name, _, revision = model.partition("@")
-    begun = _note(output / BEGUN)
     if begun.get("model") == model:
-        revision = begun.get("revision", revision)  # the hub's newest revision may have changed since
+        revision = begun["revision"]  # the hub's newest revision may have changed since
     try:
         info = HfApi().model_info(name, revision=revision or None, files_metadata=True)
         commit = str(info.sha)
@@ -107,11 +92,8 @@ def fetch(model: str, output: Path) -> None:
         if "adapter_config.json" in there:
             raise UserError(f"--model {model}: is an adapter, or brings one; give its base model, or a merged model")
         files = {name: file for name, file in there.items() if _is_wanted(name)}
-        for key in there.keys() & set(OURS):
-            event("fetched", state="left_out", file=key, reason="'the trainer keeps notes of its own by that name'")
         for former in {*found.get("files", {}), *begun.get("files", {})} - files.keys():
-            for path in _places(output, former):  # transformers would read another model's template or index
-                path.unlink(missing_ok=True)
+            (output / former).unlink(missing_ok=True)  # transformers would read another model's template or index
         ours = sorted(key for key in files if Path(key).suffix in (*DESCRIPTION, ".safetensors"))
         write_json(output / BEGUN, {"model": model, "revision": commit, "files": dict.fromkeys(ours, 0)})
         (output / FETCHED).unlink(missing_ok=True)
@@ -127,9 +109,10 @@ def fetch(model: str, output: Path) -> None:
             raise  # an error of the model or of the volume, not of the hub
         raise UserError(_refusal(model, error)) from None
     sizes = {file.rfilename: file.size or 0 for file in (*described, *weights)}
-    if left := sorted(there.keys() - sizes.keys() - set(OURS)):
+    if left := sorted(there.keys() - sizes.keys()):
         named = one_line(", ".join(left[:LISTED])) + (f" and {len(left) - LISTED} more" if left[LISTED:] else "")
         event("fetched", state="left_out", files=len(left), named=repr(named), reason="'a trainer does not read them'")
+    shutil.rmtree(output / ".cache", ignore_errors=True)  # huggingface_hub's notes
     write_json(output / FETCHED, {"asked": model, "model": name, "revision": commit, "files": sizes})
     (output / BEGUN).unlink(missing_ok=True)
     event("fetched", state="written", model=model, directory=output, revision=commit, bytes=sum(sizes.values()))
@@ -143,30 +126,8 @@ def _is_wanted(name: str) -> bool:
     )
 
 
-def _note(path: Path) -> dict[str, Any]:
-    """What an earlier fetch noted; empty if it is not in our form: others write on the volume, too."""
-    note = read_json(path) or {}
-    files, revision = note.get("files"), note.get("revision", "")
-    fine = isinstance(files, dict) and all(isinstance(name, str) and _is_wanted(name) for name in files)
-    return note if fine and isinstance(revision, str) else {}
-
-
-def _size(path: Path) -> int:
-    """Bytes of a regular file; -1 without it. Whatever else has its name goes."""
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return -1
-    if stat.S_ISREG(found.st_mode):
-        return found.st_size
-    if stat.S_ISDIR(found.st_mode):
-        raise Unfit(path, "is a folder in the place of a file; remove it")
-    path.unlink()
-    return -1
-
-
 def _all_there(folder: Path, sizes: dict[str, int]) -> bool:
-    return all(_size(folder / name) == size for name, size in sizes.items())
+    return all((folder / name).is_file() and (folder / name).stat().st_size == sizes[name] for name in sizes)
 
 
 def _weights(model: str, output: Path, files: Collection[str]) -> list[str]:
@@ -190,86 +151,44 @@ def _weights(model: str, output: Path, files: Collection[str]) -> list[str]:
 
 
 def _require_space(model: str, output: Path, files: list[RepoSibling]) -> None:
-    there = [max(0, _size(path)) for file in files for path in _places(output, file.rfilename)]
-    missing, free = sum(file.size or 0 for file in files) - sum(there), shutil.disk_usage(output).free
-    if missing > free:
+    missing = sum(file.size or 0 for file in files if not (output / file.rfilename).exists())
+    if missing > (free := shutil.disk_usage(output).free):
         raise UserError(
             f"--model {model}: {missing / 1e9:.1f} GB are missing, and the volume has {free / 1e9:.1f} GB free; make "
             "room on it, or a larger one (storage.sizeGib)"
         )
 
 
-def _places(output: Path, name: str) -> tuple[Path, Path]:
-    """Where a file is when it is complete, and until then."""
-    path = output / name
-    if path.parent != output and path.parent.is_symlink():
-        raise Unfit(path.parent, "is a link in the place of a folder; remove it")
-    return path, path.with_name(f".{path.name}.part")
-
-
 def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
-    """Download a file and verify its checksum; continue a partial download."""
-    # Not hf_hub_download: after a kill it restarts the file and leaves the old part behind (huggingface_hub 2.4).
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers
+    """Download a file, unless it is there, and verify its checksum."""
+    from huggingface_hub import hf_hub_download
 
-    path, part = _places(output, file.rfilename)
-    if _is_whole(path, file):
-        return
-    path.parent.mkdir(exist_ok=True)
-    if _size(part) > (file.size or 0):
-        part.unlink()
-    url = hf_hub_url(name, file.rfilename, revision=commit)
-    for _ in range(2):
-        with open(part, "ab") as opened:
-            bounded: Any = _Bounded(opened, file.size or 0, f"--model {name}: {file.rfilename}")
-            http_get(url, bounded, resume_size=opened.tell(), headers=build_hf_headers(), expected_size=file.size)
-            opened.flush()
-            os.fsync(opened.fileno())
-        if _is_whole(part, file):
-            part.replace(path)
+    path = output / file.rfilename
+    for again in (False, True):
+        if not _is_whole(path, file):
+            hf_hub_download(name, file.rfilename, revision=commit, local_dir=output, force_download=again)
             event("fetched", state="file", file=file.rfilename, bytes=file.size)
+        if _is_whole(path, file):
             return
-        part.unlink()
+    path.unlink()
     raise UserError(f"--model {name}: {file.rfilename} failed its checksum twice; try again later")
-
-
-class _Bounded:
-    """A file that is written up to a size: one that the hub sends without an end would fill the volume."""
-
-    def __init__(self, file: BinaryIO, size: int, name: str) -> None:
-        self._file, self._size, self._name = file, size, name
-
-    def write(self, data: bytes) -> int:
-        if self._file.tell() + len(data) > self._size:
-            self._file.truncate(0)
-            raise UserError(
-                f"{self._name}: the hub sends more than the {self._size} bytes that it says; try again later"
-            )
-        return self._file.write(data)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
 
 
 def _is_whole(path: Path, file: RepoSibling) -> bool:
     """Whether the file has the hub's checksum: SHA-256 for large files, git's blob id for the others."""
-    if _size(path) != file.size:
+    if not path.is_file() or path.stat().st_size != file.size:
         return False
     if file.lfs is not None:
         return sha256(path) == file.lfs.sha256
-    with open_regular(path) as opened:
-        content = opened.read()
+    content = path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest() == file.blob_id
 
 
 def _refusal(model: str, error: Exception) -> str:
     from huggingface_hub import constants, get_token
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import GatedRepoError
 
-    name, _, revision = model.partition("@")
-    page, token = f"{constants.ENDPOINT}/{name}", "secrets.huggingFaceToken"
+    page, token = f"{constants.ENDPOINT}/{model.partition('@')[0]}", "secrets.huggingFaceToken"
     if isinstance(error, GatedRepoError):
         why = (
             "the account of this token may not read it"
@@ -280,15 +199,8 @@ def _refusal(model: str, error: Exception) -> str:
             f"--model {model}: gated, {why}; accept its licence on its page on the hub ({page}) and set {token} to a "
             "token of the account that did"
         )
-    if isinstance(error, RevisionNotFoundError):
-        return f"--model {model}: has no revision {revision}; {page} lists them"
-    if isinstance(error, RepositoryNotFoundError):
-        return (
-            f"--model {model}: the hub has no such public model ({page}); check the spelling, or set {token} for a "
-            "private one"
-        )
-    helps = "run the same command again: it continues where it stopped"
-    helps = helps if may_pass(error) else f"see its page ({page}), and check the name"
+    helps = f"see its page ({page}), and check the name; a private one needs {token}"
+    helps = "run the same command again: what is there stays" if may_pass(error) else helps
     return f"--model {model}: cannot be fetched from the hub ({one_line(error, 300)}); {helps}"
 
 
@@ -298,7 +210,7 @@ def fetch_questions(named: list[str], output: Path) -> None:
 
     if len(named) > 2:
         raise UserError(f"--questions {' '.join(named)}: {len(named)} sources; give hf:NAME, or train and validation")
-    found = _note(output / FETCHED)
+    found = read_json(output / FETCHED) or {}
     splits = {"train.json", "validation.json"}
     if found.get("questions") == named and found["files"].keys() == splits and _all_there(output, found["files"]):
         event("fetched", state="found", questions=" ".join(named), directory=output)
