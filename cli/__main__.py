@@ -94,7 +94,6 @@ DEV: Groups = {
             "review.facts:facts",
             "List every fact of the outside world with its age, the oldest first: what to look at again.",
         ),
-        "graph": ("review.graph:graph", "Draw a stack's resource graph as a Mermaid flowchart."),
         "docs": ("review.docs:docs", "Regenerate the parts of the documentation that come from the code."),
     },
     "Workflows": {

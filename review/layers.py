@@ -7,11 +7,11 @@ node in cli/target.py.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from infra.stackfiles import ROOT
-from review.graph import without_implied
+from review.recording import closure
 
 FOLDERS = ("infra", "workloads", "cli", "review", "prove", "trainer", "local")
 
@@ -28,6 +28,15 @@ def layers() -> str:
     ]
     arrows = [f"  {name} --> {imported}" for imported, name in without_implied(direct)]
     return "\n".join(["flowchart TD", *boxes, *arrows])
+
+
+def without_implied(direct: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+    """Pairs (predecessor, node), without those that other pairs imply."""
+    before = closure(direct)
+    arrows = []
+    for node, nearest in direct.items():
+        arrows += [(each, node) for each in nearest.difference(*(before[other] for other in nearest))]
+    return sorted(arrows)
 
 
 def _imported(path: Path) -> Iterator[str]:

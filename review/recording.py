@@ -1,6 +1,6 @@
 """Runs the program of a stack without a cloud and records every resource that it declares, with its options.
 
-Tests assert on the record, and review/graph.py draws it. Pulumi's mocks answer for the providers; the recorder keeps
+Tests and the policy rules read the record. Pulumi's mocks answer for the providers; the recorder keeps
 what they drop: dependencies, deletedWith, ignoreChanges and the other options.
 """
 

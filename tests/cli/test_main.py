@@ -59,14 +59,14 @@ def test_the_list_needs_no_slow_package() -> None:
 #: Command -> the rest of its line, for all that are about a stack.
 OF_A_STACK = {
     **dict.fromkeys(("doctor", "cost", "prove", "up"), ()),
-    **dict.fromkeys(("dev snapshot", "dev policy", "dev graph", "dev docker-login"), ()),
+    **dict.fromkeys(("dev snapshot", "dev policy", "dev docker-login"), ()),
     **dict.fromkeys(("follow", "status", "logs", "stop", "resume", "board", "fetch", "runs", "compare"), ()),
     **dict.fromkeys(("sample", "chat", "export", "push"), ()),
     **dict.fromkeys(("upload", "rm", "ls", "du", "run"), ("here",)),
     "down": ("--yes",),
     "evaluate": ("--tasks", "x"),
 }
-FILES = ("doctor", "cost", "prove", "up", "dev snapshot", "dev policy", "dev graph", "dev docker-login")
+FILES = ("doctor", "cost", "prove", "up", "dev snapshot", "dev policy", "dev docker-login")
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_a_file_that_pulumi_stack_init_wrote_is_told_in_a_line(
     assert "Pulumi.mine.yaml: has no config; copy a stack file: cp Pulumi.local.yaml" in shown.out + shown.err
 
 
-@pytest.mark.parametrize("command", ["dev graph", "dev snapshot", "dev policy"])
+@pytest.mark.parametrize("command", ["dev snapshot", "dev policy"])
 def test_a_stack_file_with_a_mistake_is_told_by_its_key(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,6 @@ from infra.config import ConfigError
 from infra.eks import prices
 from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values
-from review.graph import draw
 from tests.infra.recorded import recorded
 
 TEXTS = {name: (ROOT / "docs" / name).read_text() for name in ("gcp.md", "aws.md", "costs.md")}
@@ -54,10 +53,6 @@ def test_eight_nodes_need_no_other_micro_batch_but_one_that_is_too_large_is_refu
         parse(values, "gcp-a100")
 
 
-def test_the_picture_puts_objects_after_the_nodes_that_they_run_on() -> None:
-    assert "r_nodepool_workers --> r_namespace_storage" in draw("gcp-a100")
-
-
 def test_eight_spot_machines_need_no_other_micro_batch_and_seventeen_have_no_sample_each() -> None:
     values = stack_file_values("aws-g4dn")
     values["nodes"]["max"] = values["workers"]["count"] = 8
@@ -65,13 +60,6 @@ def test_eight_spot_machines_need_no_other_micro_batch_and_seventeen_have_no_sam
     values["nodes"]["max"] = values["workers"]["count"] = 17
     with pytest.raises(ConfigError, match=r"a step has 16 micro-batches for 17 processes"):
         parse(values, "aws-g4dn")
-
-
-def test_the_picture_of_aws_shows_what_nodes_wait_for() -> None:
-    """Nodes stand between the add-ons that they need and those that need them."""
-    picture = draw("aws-g4dn")
-    assert "r_4_x_addon --> r_4_x_nodegroup" in picture
-    assert "r_4_x_nodegroup --> r_addon_coredns" in picture
 
 
 def test_savings_by_spot_in_the_runbook_are_those_of_the_table() -> None:
