@@ -25,15 +25,10 @@ KNOWN = ("aws", "gcp", "kubernetes", "pulumi", "pulumi-python", "docker-build", 
 #: Shortest prefix of a range that may come in: a /8 is the largest range of one organisation. Two halves of the
 #: internet (0.0.0.0/1, 128.0.0.0/1) are as open as the whole.
 WIDEST = 8
-#: EC2's families with accelerators (aws.amazon.com/ec2/instance-types): G, Gr, P, Trainium, Inferentia, DL, F, VT.
-AWS_ACCELERATED = ("g", "gr", "p", "trn", "inf", "dl", "f", "vt")
-#: Compute Engine's series whose machines include GPUs, or TPUs (ct, tpu), without guestAccelerators
-#: (docs.cloud.google.com/compute/docs/accelerator-optimized-machines, /kubernetes-engine/docs/concepts/plan-tpus,
-#: 2026-11-23).
-GCP_ACCELERATED = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-", "ct", "tpu")
 #: Resources for which a cloud makes a load balancer, billed by the hour; Kubernetes would leave it behind.
 BALANCERS = ("aws:lb/", "aws:alb/", "aws:elb/", "gcp:compute/forwardingRule:", "gcp:compute/globalForwardingRule:")
-EFS_DRIVER = "efs.csi.aws.com"
+#: The pool for what must always run: DNS, the rendezvous, the shared volume.
+SYSTEM = "system"
 #: Labels by which costs are split.
 LABELS = ("app", "stack")
 #: Provider -> its input with the labels for everything that it makes.
@@ -125,36 +120,26 @@ def no_open_network(item: Recorded, stack: Recording) -> Iterator[str]:
             yield f"{source} is allowed in; list only the addresses that need access"
     if item.type == "aws:efs/fileSystemPolicy:FileSystemPolicy":
         allowed = [each for each in _decoded(item.at("policy")).get("Statement", []) if each["Effect"] == "Allow"]
-        if any(each.get("Principal") in ("*", {"AWS": "*"}, {"AWS": ["*"]}) for each in allowed):
+        if any(each.get("Principal") in ("*", {"AWS": "*"}) for each in allowed):
             yield "its policy lets every client mount, and pods have the nodes' security group; name a role"
-    if item.at("spec", "csi", "driver") == EFS_DRIVER and "iam" not in _mount_options(item):
-        yield "it is mounted without an identity, so the file system would have to admit every client; add iam"
 
 
 def _sources(item: Recorded) -> Iterator[str | None]:
-    """The address ranges from which a resource can be reached."""
+    """The address ranges from which a resource can be reached; without a list, both clouds let the internet in."""
     match item.type:
-        case "gcp:compute/firewall:Firewall" if item.at("direction") != "EGRESS" and not item.at("denies"):
-            named = item.at("sourceTags") or item.at("sourceServiceAccounts")
-            # Without a source, Google allows every source.
-            yield from item.at("sourceRanges") or ([] if named else ["0.0.0.0/0"])
-        case "gcp:container/cluster:Cluster":
-            blocks = item.at("masterAuthorizedNetworksConfig", "cidrBlocks") or []
-            yield from (block.get("cidrBlock") for block in blocks)
-            # Without a list, GKE allows the whole internet, unless the control plane has no public IP address.
-            listed = item.at("masterAuthorizedNetworksConfig") is not None
-            by_address = item.at("controlPlaneEndpointsConfig", "ipEndpointsConfig", "enabled") is not False
-            if not listed and by_address and not item.at("privateClusterConfig", "enablePrivateEndpoint"):
-                yield "0.0.0.0/0"
+        case "gcp:compute/firewall:Firewall":
+            yield from item.at("sourceRanges") or ["0.0.0.0/0"]
+        case "gcp:container/cluster:Cluster" if (
+            item.at("controlPlaneEndpointsConfig", "ipEndpointsConfig", "enabled") is not False
+        ):
+            blocks = item.at("masterAuthorizedNetworksConfig", "cidrBlocks") or [{"cidrBlock": "0.0.0.0/0"}]
+            yield from (block["cidrBlock"] for block in blocks)
         case "aws:ec2/securityGroup:SecurityGroup" | "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup":
             for rule in item.at("ingress") or []:
                 yield from [*(rule.get("cidrBlocks") or []), *(rule.get("ipv6CidrBlocks") or [])]
-        case "aws:ec2/securityGroupRule:SecurityGroupRule" if item.at("type") == "ingress":
-            yield from [*(item.at("cidrBlocks") or []), *(item.at("ipv6CidrBlocks") or [])]
         case "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule":
             yield from (item.at("cidrIpv4"), item.at("cidrIpv6"))
         case "aws:eks/cluster:Cluster" if item.at("vpcConfig", "endpointPublicAccess") is not False:
-            # Without a list, EKS allows the whole internet.
             yield from item.at("vpcConfig", "publicAccessCidrs") or ["0.0.0.0/0"]
 
 
@@ -168,22 +153,18 @@ def no_load_balancer(item: Recorded, stack: Recording) -> Iterator[str]:
         yield f"a controller makes a load balancer of an {item.kind}; use `kubectl port-forward`"
 
 
-def no_accelerator_at_rest(item: Recorded, stack: Recording) -> Iterator[str]:
-    """Accelerators are not there while nothing trains: their pools begin with, and return to, no node."""
+def no_worker_at_rest(item: Recorded, stack: Recording) -> Iterator[str]:
+    """No machine waits for a training: every pool of nodes but `system` begins with, and returns to, no node."""
     match item.type:
-        case "gcp:container/nodePool:NodePool" if _has_accelerators(item.at("nodeConfig") or {}):
-            scaling = item.at("autoscaling") or {}
-            yield from _at_rest(item.inputs, "nodeCount", "initialNodeCount")
-            yield from _at_rest(scaling, "minNodeCount", "totalMinNodeCount")
-            if not scaling:
+        case "gcp:container/nodePool:NodePool" if item.name != SYSTEM:
+            if not item.at("autoscaling"):
                 yield "no autoscaling, so nodes that came would stay; give it, with totalMinNodeCount 0"
-        case "aws:eks/nodeGroup:NodeGroup" if _is_accelerated(item, stack):
+            yield from _at_rest(item.inputs, "nodeCount", "initialNodeCount")
+            yield from _at_rest(item.at("autoscaling") or {}, "minNodeCount", "totalMinNodeCount")
+        case "aws:eks/nodeGroup:NodeGroup" if item.name != SYSTEM:
             yield from _at_rest(item.at("scalingConfig") or {}, "minSize", "desiredSize")
-        case "kubernetes:apps/v1:Deployment" | "kubernetes:apps/v1:StatefulSet" if "nvidia.com/gpu" in str(item.inputs):
-            yield "its pods never end, and keep their node; let a Job ask for accelerators"
         case "gcp:compute/instance:Instance" | "aws:ec2/instance:Instance":
-            if _has_accelerators(item.inputs) or _family(item.at("instanceType")) in AWS_ACCELERATED:
-                yield "an instance of its own runs until it is deleted; put accelerators into a pool that scales to 0"
+            yield "an instance of its own runs until it is deleted; put it into a pool that scales to 0"
 
 
 def _at_rest(values: Mapping[str, Any], *keys: str) -> Iterator[str]:
@@ -192,44 +173,14 @@ def _at_rest(values: Mapping[str, Any], *keys: str) -> Iterator[str]:
             yield f"{key} is {values[key]:g}; allowed: 0, the autoscaler adds nodes for a Job and removes them after it"
 
 
-def _has_accelerators(machine: Mapping[str, Any]) -> bool:
-    """Whether a Google machine, or one of a pool, has accelerators."""
-    return bool(machine.get("guestAccelerators")) or str(machine.get("machineType")).startswith(GCP_ACCELERATED)
-
-
-def _is_accelerated(group: Recorded, stack: Recording) -> bool:
-    """Whether a node group's machines have accelerators, by machine type or image."""
-    types = list(group.at("instanceTypes") or [])
-    types += [other.at("instanceType") for other in stack.resources if other.kind == "LaunchTemplate"]
-    image = str(group.at("amiType") or "")
-    return "NVIDIA" in image or "NEURON" in image or any(_family(type_) in AWS_ACCELERATED for type_ in types)
-
-
-def _family(instance_type: str | None) -> str:
-    """The letters before the generation: g4dn.xlarge is a g, m5.large an m."""
-    return re.split(r"\d", instance_type or "")[0]
-
-
 def encrypted_storage(item: Recorded, stack: Recording) -> Iterator[str]:
-    """What is stored is encrypted, and so is the way to it where a mount decides that."""
-    match item.type:
-        case "aws:efs/fileSystem:FileSystem" | "aws:ebs/volume:Volume" if item.at("encrypted") is not True:
-            yield "encrypted is not true; AWS stores it in plain text then"
-        case "aws:ec2/launchTemplate:LaunchTemplate":
-            for device in item.at("blockDeviceMappings") or []:
-                disk = device.get("ebs")
-                if disk is not None and str(disk.get("encrypted")).lower() != "true":
-                    yield f"the disk {device.get('deviceName')} is not encrypted; set ebs.encrypted to true"
-        case "kubernetes:core/v1:PersistentVolume":
-            if str(item.at("spec", "csi", "volumeAttributes", "encryptInTransit")).lower() == "false":
-                yield "encryptInTransit is false; leave it out, the driver encrypts then"
-            if item.at("spec", "csi", "driver") == EFS_DRIVER and "notls" in _mount_options(item):
-                yield "the mount option notls sends everything in plain text; leave it out"
-    # Google encrypts every disk, file share and image that it stores; there is no switch.
-
-
-def _mount_options(volume: Recorded) -> list[str]:
-    return volume.at("spec", "mountOptions") or []
+    """What is stored is encrypted. Google encrypts every disk, file share and image; there is no switch."""
+    if item.type == "aws:efs/fileSystem:FileSystem" and item.at("encrypted") is not True:
+        yield "encrypted is not true; AWS stores it in plain text then"
+    if item.type == "aws:ec2/launchTemplate:LaunchTemplate":
+        for device in item.at("blockDeviceMappings") or []:
+            if str(device["ebs"].get("encrypted")).lower() != "true":
+                yield f"the disk {device.get('deviceName')} is not encrypted; set ebs.encrypted to true"
 
 
 def labels_for_cost(item: Recorded, stack: Recording) -> Iterator[str]:
@@ -390,7 +341,7 @@ RULES: tuple[Rule, ...] = (
     known_cloud,
     no_open_network,
     no_load_balancer,
-    no_accelerator_at_rest,
+    no_worker_at_rest,
     encrypted_storage,
     labels_for_cost,
     image_by_digest,

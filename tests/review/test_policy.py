@@ -21,23 +21,15 @@ from tests.infra.recorded import changed, recorded
 Inputs = dict[str, Any]
 INTERNET = "0.0.0.0/0"
 LABELS = {"app": "trainyard", "stack": "s"}
-SETTLED: Inputs = {"scalingConfig": {"minSize": 0, "desiredSize": 0}}
 FIREWALL, GKE = "gcp:compute/firewall:Firewall", "gcp:container/cluster:Cluster"
 POOL, GROUP, TEMPLATE = (
     "gcp:container/nodePool:NodePool",
     "aws:eks/nodeGroup:NodeGroup",
     "aws:ec2/launchTemplate:LaunchTemplate",
 )
-GROUP_RULE, INGRESS = (
-    "aws:ec2/securityGroupRule:SecurityGroupRule",
-    "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule",
-)
+INGRESS = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
 EKS, EFS_POLICY = "aws:eks/cluster:Cluster", "aws:efs/fileSystemPolicy:FileSystemPolicy"
-VOLUME, POD, NAMESPACE = (
-    "kubernetes:core/v1:PersistentVolume",
-    "kubernetes:core/v1:Pod",
-    "kubernetes:core/v1:Namespace",
-)
+POD, NAMESPACE = "kubernetes:core/v1:Pod", "kubernetes:core/v1:Namespace"
 
 
 def declared(type_: str, inputs: Inputs, provider: str = "urn:provider::id") -> Recorded:
@@ -69,21 +61,15 @@ def efs_policy(principal: Any) -> Inputs:
     return {"policy": json.dumps({"Statement": [allow, {"Effect": "Deny", "Principal": {"AWS": "*"}}]})}
 
 
-def efs(*options: str, **attributes: str) -> Inputs:
-    csi = {"driver": "efs.csi.aws.com", "volumeAttributes": attributes}
-    return {"spec": {"csi": csi, "mountOptions": list(options)}}
-
-
-def template(instance: str = "m5.large", tags: Inputs = LABELS, encrypted: Any = True) -> Inputs:
+def template(tags: Inputs = LABELS, encrypted: Any = True) -> Inputs:
     return {
-        "instanceType": instance,
         "tagSpecifications": [{"resourceType": what, "tags": tags} for what in ("instance", "volume")],
         "blockDeviceMappings": [{"deviceName": "/dev/xvda", "ebs": {"encrypted": encrypted}}],
     }
 
 
-def pool(machine_type: str, **inputs: Any) -> Inputs:
-    return {"nodeConfig": {"machineType": machine_type}, **inputs}
+def scaled(low: int, wanted: int) -> Inputs:
+    return {"scalingConfig": {"minSize": low, "desiredSize": wanted}}
 
 
 def listed(pod: str, **spec: Any) -> Inputs:
@@ -95,69 +81,40 @@ def namespace(name: str, component: str) -> Inputs:
     return {"metadata": {"name": name, "labels": {"app.kubernetes.io/component": component}}}
 
 
-def reached(address: str) -> Inputs:
-    return {"masterAuthorizedNetworksConfig": {"cidrBlocks": [{"cidrBlock": address}]}}
-
-
-def endpoint(enabled: bool) -> Inputs:
-    return {"controlPlaneEndpointsConfig": {"ipEndpointsConfig": {"enabled": enabled}}}
-
-
 SOCKETS = [{"name": "sockets", "hostPath": {"path": "/"}}]
 #: Rule -> resources that break it, and no other rule.
 BREAKING: dict[str, list[tuple[str, Inputs]]] = {
     "known-cloud": [("azure-native:storage:StorageAccount", {})],
     "no-open-network": [
         (FIREWALL, {"sourceRanges": ["10.0.0.0/8", "::/0"]}),
-        (FIREWALL, {"direction": "INGRESS"}),
         (FIREWALL, {"sourceRanges": ["0.0.0.0/1", "128.0.0.0/1"]}),
-        (GKE, reached("::/0")),
+        (GKE, {"masterAuthorizedNetworksConfig": {"cidrBlocks": [{"cidrBlock": "::/0"}]}}),
         (GKE, {}),
-        (GKE, endpoint(True)),
         ("aws:ec2/securityGroup:SecurityGroup", {"ingress": [{"cidrBlocks": [INTERNET]}]}),
         ("aws:ec2/defaultSecurityGroup:DefaultSecurityGroup", {"ingress": [{"ipv6CidrBlocks": ["::/0"]}]}),
-        (GROUP_RULE, {"type": "ingress", "cidrBlocks": [INTERNET]}),
-        (GROUP_RULE, {"type": "ingress", "ipv6CidrBlocks": ["::/0"]}),
         (INGRESS, {"cidrIpv4": INTERNET}),
         (INGRESS, {"cidrIpv6": "::/0"}),
         (EKS, {"vpcConfig": {"endpointPublicAccess": True}}),
         (EKS, {"vpcConfig": {"publicAccessCidrs": [INTERNET]}}),
         (EFS_POLICY, efs_policy({"AWS": "*"})),
-        (EFS_POLICY, efs_policy("*")),
-        (VOLUME, efs()),
     ],
     "no-load-balancer": [
-        *((f"aws:{service}/loadBalancer:LoadBalancer", {}) for service in ("lb", "alb", "elb")),
+        ("aws:lb/loadBalancer:LoadBalancer", {}),
         ("gcp:compute/forwardingRule:ForwardingRule", {}),
-        ("gcp:compute/globalForwardingRule:GlobalForwardingRule", {}),
         ("kubernetes:core/v1:Service", {"spec": {"type": "LoadBalancer"}}),
         ("kubernetes:networking.k8s.io/v1:Ingress", {}),
-        ("kubernetes:gateway.networking.k8s.io/v1:Gateway", {}),
     ],
-    "no-accelerator-at-rest": [
-        *((POOL, pool(type_)) for type_ in ("a2-highgpu-8g", "a3-highgpu-1g", "a4x-highgpu-4g", "g2-standard-4")),
-        *(
-            (POOL, pool(type_))
-            for type_ in ("a4-highgpu-8g", "g4-standard-48", "ct6e-standard-4t", "tpu7x-standard-4t")
-        ),
-        (POOL, pool("a2-highgpu-8g", autoscaling={"minNodeCount": 2})),
-        (POOL, pool("a2-highgpu-8g", autoscaling={"totalMinNodeCount": 1})),
-        (POOL, pool("a2-highgpu-8g", autoscaling={"minNodeCount": 0}, initialNodeCount=1)),
-        (POOL, {"nodeConfig": {"machineType": "n1-standard-4", "guestAccelerators": [{"count": 1}]}}),
-        ("gcp:compute/instance:Instance", {"machineType": "a2-highgpu-8g"}),
-        ("kubernetes:apps/v1:Deployment", {"spec": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}}),
-        *(("aws:ec2/instance:Instance", {"instanceType": f"{family}.xlarge"}) for family in ("g4dn", "gr6", "inf2")),
-        *(("aws:ec2/instance:Instance", {"instanceType": f"{family}.xlarge"}) for family in ("dl1", "f2", "vt1")),
-        (GROUP, {"scalingConfig": {"minSize": 0, "desiredSize": 1}, "instanceTypes": ["m5.large", "p5.48xlarge"]}),
-        (GROUP, {"scalingConfig": {"minSize": 1, "desiredSize": 0}, "amiType": "AL2023_x86_64_NVIDIA"}),
-        (GROUP, {"scalingConfig": {"minSize": 0, "desiredSize": 1}, "amiType": "AL2023_x86_64_NEURON"}),
+    "no-worker-at-rest": [
+        (POOL, {}),
+        (POOL, {"autoscaling": {"totalMinNodeCount": 1}}),
+        (POOL, {"autoscaling": {"totalMinNodeCount": 0}, "initialNodeCount": 1}),
+        (GROUP, scaled(0, 1)),
+        (GROUP, scaled(1, 0)),
+        ("aws:ec2/instance:Instance", {}),
     ],
     "encrypted-storage": [
         ("aws:efs/fileSystem:FileSystem", {}),
-        ("aws:ebs/volume:Volume", {}),
         (TEMPLATE, template(encrypted=None)),
-        (VOLUME, efs("iam", encryptInTransit="false")),
-        (VOLUME, efs("iam", "notls")),
     ],
     "labels-for-cost": [
         *(("pulumi:providers:gcp", {"defaultLabels": json.dumps({label: "x"})}) for label in LABELS),
@@ -176,28 +133,11 @@ BREAKING: dict[str, list[tuple[str, Inputs]]] = {
 }
 ALLOWED: list[tuple[str, Inputs]] = [
     (FIREWALL, {"sourceRanges": ["10.0.0.0/8", "203.0.113.0/24"]}),
-    (FIREWALL, {"sourceTags": ["nodes"]}),
-    (FIREWALL, {"sourceServiceAccounts": ["nodes"]}),
-    (FIREWALL, {"denies": [{"protocol": "all"}]}),
-    (FIREWALL, {"direction": "EGRESS"}),
-    (GROUP_RULE, {"type": "egress", "cidrBlocks": [INTERNET]}),
     (INGRESS, {"referencedSecurityGroupId": "sg-1"}),
     (EKS, {"vpcConfig": {"endpointPublicAccess": False}}),
     (EKS, {"vpcConfig": {"publicAccessCidrs": ["203.0.113.7/32"]}}),
-    (GKE, endpoint(False)),
-    (GKE, {"masterAuthorizedNetworksConfig": {}}),
-    (GKE, {"privateClusterConfig": {"enablePrivateEndpoint": True}}),
+    (GKE, {"controlPlaneEndpointsConfig": {"ipEndpointsConfig": {"enabled": False}}}),
     (EFS_POLICY, efs_policy({"AWS": "arn:aws:iam::1:role/nodes"})),
-    (POOL, pool("a2-highgpu-8g", autoscaling={"minNodeCount": 0})),
-    (POOL, pool("c3-standard-4")),
-    ("gcp:compute/instance:Instance", {"machineType": "e2-standard-4"}),
-    ("aws:ec2/instance:Instance", {"instanceType": "m5.large"}),
-    (GROUP, {"scalingConfig": {"minSize": 1, "desiredSize": 1}, "instanceTypes": ["m5.large"]}),
-    (GROUP, {**SETTLED, "instanceTypes": ["g4dn.xlarge"]}),
-    ("aws:efs/fileSystem:FileSystem", {"encrypted": True}),
-    (TEMPLATE, template(encrypted="true")),
-    (VOLUME, efs("iam")),
-    ("pulumi:providers:aws", {"defaultTags": {"tags": LABELS}}),
     (POD, listed("nvidia-device-plugin", volumes=SOCKETS)),
     (POD, listed("efa-device-plugin", hostNetwork=True)),
     (NAMESPACE, namespace("team-storage-storage", "storage")),
@@ -213,11 +153,7 @@ def test_what_is_allowed_breaks_nothing() -> None:
     assert [item for item in ALLOWED if problems(declared(*item))] == []
 
 
-def test_what_depends_on_other_resources() -> None:
-    """A node group's machine may stand in its launch template; a default provider labels nothing."""
-    group = declared(GROUP, {"scalingConfig": {"minSize": 0, "desiredSize": 1}})
-    assert problems(declared(TEMPLATE, template("trn2.48xlarge")), group) == {"no-accelerator-at-rest"}
-    assert problems(declared(TEMPLATE, template()), group) == set()
+def test_a_default_provider_labels_nothing() -> None:
     assert problems(declared("gcp:compute/disk:Disk", {}, provider="")) == {"labels-for-cost"}
 
 
@@ -227,16 +163,6 @@ def test_pods_are_found_in_kinds_that_nobody_thought_of() -> None:
     deep = {"template": {"spec": {"replicatedJobs": [{"template": {"spec": {"template": {"spec": pod}}}}]}}}
     found = problems(declared("kubernetes:trainer.kubeflow.org/v1alpha1:TrainingRuntime", {"spec": deep}))
     assert {"image-by-digest", "no-privileged-pod", "restricted-pods"} <= found
-
-
-def test_a_secret_is_known_by_the_last_word_of_its_variable() -> None:
-    def found(variable: str) -> bool:
-        env = {"containers": [{"name": "c", "env": [{"name": variable, "value": "x"}]}]}
-        return "secrets-by-reference" in problems(declared(POD, {"spec": env}))
-
-    secrets = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "SSH_PRIVATE_KEY", "GITHUB_PAT", "PAT", "GOOGLE_CREDENTIALS")
-    assert all(map(found, secrets))
-    assert not any(map(found, ("AWS_ACCESS_KEY_ID", "TOKENIZERS_PARALLELISM", "SPAT", "SORT_KEY")))
 
 
 def test_an_image_is_built_on_one_by_digest() -> None:
@@ -269,12 +195,6 @@ CHANGES: list[tuple[str, str, str, Callable[[Inputs], object]]] = [
     ("image-by-digest", "Job", "training", lambda it: container(it).update(image="docker.io/you/trainer:latest")),
     ("image-by-digest", "StatefulSet", "etcd", lambda it: container(it).pop("image")),
     ("image-by-digest", "Job", "training", lambda it: pod(it).update(initContainers=[{**container(it), "image": "x"}])),
-    (
-        "image-by-digest",
-        "Job",
-        "training",
-        lambda it: pod(it).update(ephemeralContainers=[{**container(it), "image": "x"}]),
-    ),
     ("restricted-pods", "Job", "training", lambda it: container(it).pop("securityContext")),
     ("restricted-pods", "Job", "dataset", lambda it: security(it).update(readOnlyRootFilesystem=False)),
     ("restricted-pods", "StatefulSet", "etcd", lambda it: security(it).update(runAsUser=0)),

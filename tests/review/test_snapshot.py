@@ -60,11 +60,6 @@ def test_a_change_of_an_option_shows_as_one_readable_line(
     assert "make snapshots" in shown.err
 
 
-def test_an_unknown_stack_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["dev", "snapshot", "--stack", "nowhere"]) == 2
-    assert "no stack 'nowhere'; there are:" in capsys.readouterr().err
-
-
 def resource(name: str, after: tuple[str, ...] = (), **inputs: object) -> Recorded:
     urn = f"urn:pulumi:s::p::test:index:Thing::{name}"
     return Recorded(
@@ -95,12 +90,6 @@ def test_the_order_of_registration_and_implied_dependencies_do_not_show() -> Non
     text = snapshot.snapshot(Recording([first, second, third], {}), "s")
     assert text == snapshot.snapshot(Recording([third, first, second], {}), "s")
     assert "after: ['test:index:Thing b']" in text
-
-
-def test_a_removed_dependency_shows() -> None:
-    with_it = Recording([resource("a"), resource("b", ("a",))], {})
-    without = Recording([resource("a"), resource("b")], {})
-    assert snapshot.snapshot(with_it, "s") != snapshot.snapshot(without, "s")
 
 
 @pytest.fixture
@@ -135,14 +124,11 @@ def copied(file: Path) -> None:
     ("stack", "edit", "said"),
     [
         ("gcp-smoke", lambda _: None, "0 added, 0 deleted, 0 changed"),
-        ("mine", lambda _: None, "0 added, 0 deleted, 0 changed"),
-        ("gcp-smoke", edited("maxHours: 1", "maxHours: 2"), "changed `kubernetes:batch/v1:Job training"),
         ("mine", edited("memoryGib: 2", "memoryGib: 3"), "changed `kubernetes:batch/v1:Job training"),
         ("new", copied, "added `kubernetes:batch/v1:Job training"),
         ("gcp-smoke", Path.unlink, "deleted `gcp:container/cluster:Cluster"),
-        ("mine", Path.unlink, "deleted `kubernetes:batch/v1:Job training"),
     ],
-    ids=["nothing", "nothing of one's own", "edited", "one's own edited", "new", "removed", "one's own removed"],
+    ids=["nothing", "edited", "new", "removed"],
 )
 def test_what_the_stacks_declare_is_compared_with_a_commit_whether_snapshots_follow_or_not(
     stack: str, edit: Edit, said: str, repository: Path, capsys: pytest.CaptureFixture[str]
