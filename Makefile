@@ -45,12 +45,12 @@ chaos: .venv/dev.stamp  ## break a real rendezvous in every way, and beside torc
 	$(PY) -m faults
 	$(PY) -m bench.recovery
 
-bench: .venv/dev.stamp  ## repeat the CPU benchmarks of the trainer and of `pulumi up` in bench/results/ (2 idle cores, an hour)
+bench: .venv/dev.stamp  ## repeat the CPU benchmarks of the trainer and of `pulumi preview` in bench/results/ (2 idle cores, an hour)
 	@$(TRAINYARD) local toolchain etcd
-	for each in graph preview rendezvous trainer.prepare trainer.speed; do \
+	for each in preview rendezvous trainer.prepare trainer.speed; do \
 	  echo "== bench.$$each"; $(PY) -m bench.$$each || exit 1; done
 
-gpu:  ## test and measure on this machine's GPU, 10 minutes at most: make gpu [STAGE=device|tests|speed|exchange|recipe] [PY=python3]
+gpu:  ## test and measure on this machine's GPU, 10 minutes at most: make gpu [STAGE=tests|speed|recipe] [PY=python3]
 	@$(GPU_PY) -m bench.gpu --stage "$(STAGE)" $(ARGS)
 
 lint: .venv/dev.stamp  ## check format, lint, import directions, workflows and types

@@ -10,11 +10,9 @@ from typing import Any
 
 from kubernetes import client
 
-from bench.graph import creation
 from cli.doctor import diagnose, summary
 from faults.fault import Cannot, expect
 from prove.subject import Subject
-from review.recording import record
 from trainer.plain import counted
 
 FALL = 1.5
@@ -43,15 +41,10 @@ def up(subject: Subject) -> str:
     if command := outputs.get("credentialsCommand"):
         stack.done(shlex.split(command))
     state.notes["gpuCheck"] = json.loads(outputs.get("gpuCheck") or "{}")
-    span = creation(record(stack.name, stack.values)).minutes
     version: Any = client.VersionApi(subject.api()).get_code()
     state.notes["kubernetes"] = version.git_version
     state.notes["pulumi"] = stack.done(["pulumi", "version"]).strip().splitlines()[-1]
-    resources = len(stack.resources())
-    return (
-        f"{counted(resources, 'resource')} in {minutes:.1f} min; by bench.graph the longest chain takes "
-        f"{span:.1f} min where the image is rebuilt, without the waits for data and nodes"
-    )
+    return f"{counted(len(stack.resources()), 'resource')} in {minutes:.1f} min"
 
 
 def nodes_from_zero(subject: Subject) -> str:

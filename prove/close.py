@@ -7,7 +7,6 @@ import time
 
 from kubernetes import client
 
-from bench.graph import destruction
 from cli.cluster import as_json, asking, connect
 from cli.pods import own_pod
 from faults.cluster import proof_of
@@ -15,7 +14,6 @@ from faults.fault import Cannot, expect
 from infra.cost import dollars, estimate
 from prove.subject import Subject
 from prove.volume import OWN
-from review.recording import record
 from trainer.plain import counted
 from workloads.layout import DATA, dataset_folder, run_folder
 
@@ -33,7 +31,6 @@ def destroy(subject: Subject) -> str:
         raise Cannot("there is no stack, nothing was made")
     stack.unlock()
     stack.refuse_if_protected()  # before the volume is emptied
-    span = destruction(record(stack.name, stack.values)).minutes
     doubt = _tidy(subject)
     clock = time.monotonic()
     count = len(stack.resources())
@@ -41,7 +38,7 @@ def destroy(subject: Subject) -> str:
     state.billed_to = time.time()
     stack.remove()
     minutes = (time.monotonic() - clock) / 60
-    return f"{counted(count, 'resource')} in {minutes:.1f} min; longest chain of the graph {span:.1f} min{doubt}"
+    return f"{counted(count, 'resource')} in {minutes:.1f} min{doubt}"
 
 
 def _tidy(subject: Subject) -> str:

@@ -12,12 +12,11 @@ import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pulumi import automation
 
-from bench.graph import creation, destruction
 from cli import CommandError, last_line
 from cli.target import PROOF, StackName, enter_local
 from faults import on_pods
@@ -31,12 +30,12 @@ from prove.engine import State, Step, load, play
 from prove.report import Screen
 from prove.stack import stop_signals
 from prove.subject import Subject
-from review.recording import record
 
 LOCAL = "trainyard-local"
 RESUME, ADOPT, DESTROY = "--resume", "--adopt", "--destroy"
-STEP_MINUTES = 45
-"""Rough time of the steps between `up` and `destroy` on a cloud: nodes come four times."""
+MINUTES = 70
+"""Rough time of a whole proof on a cloud: 15 until the stack is up and 10 until it is gone, as AWS takes, and 45 for
+the steps between, in which nodes come four times."""
 
 
 STEPS = (
@@ -178,24 +177,17 @@ def _refuse_what_costs_more(subject: Subject) -> None:
     rate, limit = subject.state.usd_per_hour, subject.limit_usd
     if not rate:
         return
-    minutes = expected_minutes(subject.stack.name, subject.stack.values)
     if limit < rate == math.inf:
         bill = estimate(subject.config)
         raise Refused(
             f"--limit-usd {limit:g}: no list price is known for {'; '.join(bill.unknown if bill else ())} "
             f"(infra/{subject.config.cluster.kind}/prices.yaml), so no limit can be held; give --limit-usd inf"
         )
-    if rate * minutes / 60 > limit:
+    if (expected := rate * MINUTES / 60) > limit:
         raise Refused(
             f"--limit-usd {limit:g}: {subject.name} costs {rate:.2f} USD an hour at full size, and a proof takes "
-            f"about {minutes:.0f} min: give --limit-usd {rate * minutes / 60 * 1.2:.0f}, or a smaller stack"
+            f"about {MINUTES} min: give --limit-usd {expected * 1.2:.0f}, or a smaller stack"
         )
-
-
-def expected_minutes(stack: str, values: dict[str, Any]) -> float:
-    """Roughly how long a whole proof on a cloud takes."""
-    recorded = record(stack, values)
-    return creation(recorded).minutes + destruction(recorded).minutes + STEP_MINUTES
 
 
 def _what_is_there(subject: Subject) -> str:

@@ -26,19 +26,17 @@ QUIET = {
 """Settings of a training of which only the steps are measured."""
 
 
-def parser(module: str, description: str | None, device: str = "cpu") -> argparse.ArgumentParser:
-    """Make a parser with --device, --threads and --tiny."""
+def parser(module: str, description: str | None) -> argparse.ArgumentParser:
+    """Make a parser with --device and --tiny."""
     made = argparse.ArgumentParser(prog=f"python -m bench.trainer.{module}", description=description)
-    made.add_argument("--device", choices=("cpu", "cuda"), default=device)
-    made.add_argument("--threads", type=int, default=0, help="threads of each process; default: all processors")
+    made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     made.add_argument("--tiny", action="store_true", help="rehearse an accelerator's run with small inputs")
     return made
 
 
 def command(module: str, options: argparse.Namespace) -> str:
     """Say which command wrote a page."""
-    threads = f" --threads {options.threads}" if options.threads else ""
-    return f"Written by `python -m bench.trainer.{module} --device {options.device}{threads}`"
+    return f"Written by `python -m bench.trainer.{module} --device {options.device}`"
 
 
 def accelerator(device: str) -> str:

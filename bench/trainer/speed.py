@@ -2,17 +2,14 @@
 
 Ours is the whole `python -m trainer.train` on the sample text, read from its metrics; peers.py runs the others. Each
 mode is a process of its own. A step is 4096 tokens (2^19 on an accelerator), as four micro-batches of one window or one
-of four. A figure is the median of the steps after the first. `--only`
-measures some modes; bench/results/ keeps the figures of all, and the table shows them.
+of four. A figure is the median of the steps after the first. `--only` measures some modes; bench/results/ keeps the
+figures of all, and the table shows them.
 
-On a shared machine compare CPU seconds of one thread (`--threads 1`), not wall seconds. On an accelerator, modes not
-yet measured on this machine run first, so the next run completes one that `--minutes` ended. `--tiny` rehearses each
-program with a model that takes no minute, on a page of its own. The page says which modes failed, and why; the end of
-their output goes to standard error.
+On a shared machine compare CPU seconds, not wall seconds. On an accelerator, modes not yet measured on this machine run
+first, so the next run completes one that was ended. `--tiny` rehearses each program with a model that takes no minute,
+on a page of its own. A mode that fails keeps its old figure, and is told on the terminal.
 """
 
-import argparse
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -22,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,15 +27,25 @@ from pathlib import Path
 from typing import Any
 
 from bench import page
-from bench.trainer import setup, speed_table
-from bench.trainer.peers import BIASED
+from bench.trainer import setup
+from trainer.config.memory import of_preset
+from trainer.config.settings import Config
+from trainer.config.speed import flops_per_token, peak_of
 
-PROGRAMS = ("ours", "loop", "Trainer")
+PEERS = ("loop", "nanoGPT", "Trainer")
 MALLOC = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=68719476736"
 """What processor.keep_memory does in a worker, for all programs alike."""
-MODE_SECONDS = 120
-"""Limit of a mode on an accelerator, so that one that hangs leaves time for the others; they take 30 to 60 s there."""
-NO_TIME = "no time left; run it again, and it comes first"
+COLUMNS = ("model", "precision", "windows", "program", "mode", "tokens/s", "s/step", "of steps", "CPU s/step")
+COLUMNS += ("MFU", "GB", "wait, ms", "first step, s", "day")
+ABOUT = (
+    "Whole optimizer steps of 4,096 tokens, on an accelerator of 524,288, in windows of 1024 of so many a pass: the "
+    "median of the steps after the first; beside it their number, the fastest and the slowest. ours: `python -m "
+    "trainer.train`. loop: a plain loop over transformers' model. nanoGPT: its model in that loop. Trainer: "
+    "transformers' Trainer. Freed memory stays with each process, as the launcher sets it. MFU counts the FLOPs of the "
+    "products (PaLM, appendix B) in relation to the device's data sheet (trainer/config/peaks.yaml). wait: host "
+    "milliseconds of a step in which batches were fetched, beside or before the device's work. Compare within one day: "
+    "figures of shared machines move by tens of per cent from hour to hour."
+)
 
 
 @dataclass(frozen=True)
@@ -57,30 +63,25 @@ class Mode:
         return f"{self.program}, {self.precision}, {how}, {self.micro_batch}x1024{size}"
 
 
-def modes() -> list[Mode]:
-    """List all modes on a CPU, in order."""
+def modes(accelerator: bool, tiny: bool) -> list[Mode]:
+    """List all modes in order, on an accelerator from the one that says most: ours and its best peer, a larger
+    micro-batch, the other peers, a larger model, eager mode."""
+    if tiny:  # nothing is compiled: that takes a processor half a minute each time
+        small = [Mode(each, "bf16", False, 2, preset="tiny") for each in ("ours", *PEERS)]
+        return [*small, dataclasses.replace(small[0], preset="modern-micro")]
+    if accelerator:
+        ours, nano, loop, trainer = (Mode(each, "bf16", True, 32) for each in ("ours", "nanoGPT", "loop", "Trainer"))
+        modern = dataclasses.replace(ours, preset="modern-small")
+        larger = [dataclasses.replace(each, preset="medium") for each in (ours, nano)]
+        wide, eager = dataclasses.replace(ours, micro_batch=64), dataclasses.replace(ours, compiled=False)
+        return [ours, nano, modern, wide, loop, trainer, *larger, eager]
     return [
         Mode(program, precision, compiled, micro_batch)
         for precision in ("bf16", "fp32")
         for micro_batch in (1, 4)
-        for program in PROGRAMS
+        for program in ("ours", "loop", "Trainer")
         for compiled in (True, False)
     ]
-
-
-def _on_accelerator(tiny: bool) -> list[Mode]:
-    """List the modes from the one that says most: ours and its best peer, larger micro-batches, the other peers, a
-    larger model, eager mode."""
-    if tiny:  # nothing is compiled: that takes a processor half a minute each time
-        small = [Mode(each, "bf16", False, 2, preset="tiny") for each in ("ours", "nanoGPT", BIASED, "loop", "Trainer")]
-        return [*small, dataclasses.replace(small[0], preset="modern-micro")]
-    ours, nano, biased, loop, trainer = (
-        Mode(each, "bf16", True, 32, preset="small") for each in ("ours", "nanoGPT", BIASED, "loop", "Trainer")
-    )
-    modern = dataclasses.replace(ours, preset="modern-small")
-    larger = [dataclasses.replace(each, preset="medium") for each in (ours, nano)]
-    wide, eager = dataclasses.replace(ours, micro_batch=64), dataclasses.replace(ours, compiled=False)
-    return [ours, nano, biased, modern, wide, loop, trainer, *larger, eager]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -88,88 +89,55 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--only", default="", metavar="WORDS", help="modes whose name has all words, such as 'ours bf16'"
     )
-    parser.add_argument("--steps", type=int, default=0, help="steps of each mode; default: 4, fp32 3, accelerator 8")
-    parser.add_argument("--minutes", type=float, default=24 * 60.0, help="stop after so many, even within a mode")
     options = parser.parse_args(arguments)
-    accelerator = options.device == "cuda" or options.tiny
-    known = _on_accelerator(options.tiny) if accelerator else modes()
+    known = modes(options.device == "cuda", options.tiny)
     words = options.only.replace(",", " ").split()
     chosen = [mode for mode in known if all(word in mode.name for word in words)]
     if not chosen:
         parser.error("--only: no mode has these words; the modes:\n" + "\n".join(mode.name for mode in known))
-    name = f"speed_{options.device}" + (f"_{options.threads}_threads" if options.threads else "")
-    file = page.results(options.tiny) / f"{name}.json"
-    if options.steps == 1:
-        parser.error("--steps: 1; at least 2, because the first is not measured")
+    if find_spec("accelerate") is None:  # bench.gpu says so
+        chosen = [mode for mode in chosen if mode.program != "Trainer"]
+    file = page.results(options.tiny) / f"speed_{options.device}.json"
     figures: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    machine = page.describe("torch", "transformers") + setup.accelerator(options.device)
-    if options.device == "cuda" and not options.only:
+    machine, failed = page.describe("torch", "transformers") + setup.accelerator(options.device), False
+    if options.device == "cuda" and not words:
         chosen.sort(key=lambda mode: figures.get(mode.name, {}).get("machine") == machine)
-    deadline = time.monotonic() + 60 * options.minutes
-    without: dict[str, str] = {}
-    if find_spec("accelerate") is None:
-        without = {mode.name: "left out: it needs accelerate" for mode in chosen if mode.program == "Trainer"}
-        chosen = [mode for mode in chosen if mode.name not in without]
     with tempfile.TemporaryDirectory(prefix="bench-speed-") as scratch:
         folder = Path(scratch) / "data"
         data = setup.dataset(folder, characters=60_000) if options.tiny else setup.dataset(folder)
         for mode in chosen:
-            until = min(deadline, time.monotonic() + MODE_SECONDS) if accelerator else deadline
             try:
-                found = measure(mode, options, data, Path(scratch), until) | dataclasses.asdict(mode)
-            except subprocess.TimeoutExpired:
-                said = without[mode.name] = NO_TIME if until == deadline else f"failed: not done after {MODE_SECONDS} s"
+                found = measure(mode, options.device, options.tiny, data, Path(scratch))
             except subprocess.CalledProcessError as error:
-                print(f"{mode.name}: failed\n{error.stdout[-1500:]}\n{error.stderr[-3000:]}", file=sys.stderr)
-                said = without[mode.name] = f"failed: {reason(error)}"
-            else:
-                figures[mode.name] = found | {"machine": machine}
-                file.parent.mkdir(exist_ok=True)
-                file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
-                said = f"{found['tokens_per_second']:.0f} tokens/s, {found['cpu']:.1f} CPU s/step"
-            print(f"{mode.name}: {said}", flush=True)
-            parts = speed_table.parts(figures, setup.command("speed", options), accelerator)
-            page.write(file.with_suffix(".md"), *parts, *speed_table.lacking(without, machine))
-    for line in speed_table.goals(figures, machine) if accelerator else ():
-        print(line)
-    return int(any(why.startswith("failed") for why in without.values()))
+                print(f"{error.stdout[-1500:]}\n{error.stderr[-3000:]}\n{mode.name}: failed", flush=True)
+                failed = True
+                continue
+            figures[mode.name] = found | dataclasses.asdict(mode) | {"machine": machine}
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+            page.write(file.with_suffix(".md"), *parts(figures, setup.command("speed", options)))
+            print(f"{mode.name}: {found['tokens_per_second']:.0f} tokens/s, {found['cpu']:.1f} CPU s/step", flush=True)
+    return int(failed)
 
 
-def reason(error: subprocess.CalledProcessError) -> str:
-    """Return the last line of a process's output that names an error, else its last line."""
-    lines = [line.strip() for line in f"{error.stdout}\n{error.stderr}".splitlines() if line.strip()]
-    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|error)\b", line)]
-    return (named or lines or [f"exit code {error.returncode}"])[-1][:200]
-
-
-def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path, deadline: float) -> dict[str, Any]:
-    """Measure a mode.
-
-    Raises:
-        CalledProcessError: the mode's process failed. TimeoutExpired: it was ended at the deadline, or not begun.
-    """
-    if deadline - time.monotonic() < 10:
-        raise subprocess.TimeoutExpired(mode.name, 0)
-    cpu = options.device == "cpu"
+def measure(mode: Mode, device: str, tiny: bool, data: str, scratch: Path) -> dict[str, Any]:
+    """Measure a mode. Raises CalledProcessError where its process fails."""
+    cpu = device == "cpu"
     settings = {
-        "length": 16 if options.tiny else 1024,
-        "tokens_per_step": 64 if options.tiny else 4096 if cpu else 2**19,
-        "steps": options.steps or (2 if options.tiny else 8 if not cpu else 3 if mode.precision == "fp32" else 4),
-        "device": options.device,
+        "length": 16 if tiny else 1024,
+        "tokens_per_step": 64 if tiny else 4096 if cpu else 2**19,
+        "steps": 2 if tiny else 8 if not cpu else 3 if mode.precision == "fp32" else 4,
+        "device": device,
         "data": data,
         "scratch": str(scratch / "trainer"),
     } | dataclasses.asdict(mode)
-    environment = os.environ | {"GLIBC_TUNABLES": MALLOC}
-    environment |= {} if options.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
-    environment |= {"OMP_NUM_THREADS": str(options.threads)} if options.threads else {}
+    environment = os.environ | {"GLIBC_TUNABLES": MALLOC} | ({"CUDA_VISIBLE_DEVICES": ""} if cpu else {})
     began = time.monotonic()
     if mode.program == "ours":
-        result = ours(settings, environment, scratch / mode.name.replace(", ", "-"), deadline)
+        result = ours(settings, environment, scratch / mode.name.replace(", ", "-"))
     else:
         command = [sys.executable, "-m", "bench.trainer.peers", json.dumps(settings)]
-        done = subprocess.run(
-            command, env=environment, check=True, capture_output=True, text=True, timeout=deadline - began
-        )
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         result = json.loads(done.stdout.strip().splitlines()[-1])
     first, *steps = result["seconds"]
     result |= {"first_step": round(first, 2), "steps": steps}
@@ -179,7 +147,7 @@ def measure(mode: Mode, options: argparse.Namespace, data: str, scratch: Path, d
     return result
 
 
-def ours(settings: dict[str, Any], environment: dict[str, str], run: Path, deadline: float) -> dict[str, Any]:
+def ours(settings: dict[str, Any], environment: dict[str, str], run: Path) -> dict[str, Any]:
     """Run a real training; return its steps from its metrics. A step's time has no evaluation and no checkpoint."""
     values = {
         "recipe": "modern" if settings["preset"].startswith("modern") else "gpt2",
@@ -197,21 +165,14 @@ def ours(settings: dict[str, Any], environment: dict[str, str], run: Path, deadl
         "optimizer.schedule": "constant",
         "metrics.attention_statistics": False,
     }
-    command = setup.train(values)
-    clock = [0.0]
-    with (
-        subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process,
-        ended_at(process, deadline),
-    ):
-        said = []
+    command, clock, said = setup.train(values), [0.0], []
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         for line in process.stdout or ():
             said.append(line)
             if re.match(r"step=\d+ .*\bloss=", line):
                 clock.append(setup.processor_seconds(process.pid))
-    if process.returncode and time.monotonic() > deadline:
-        raise subprocess.TimeoutExpired(command, 0)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command, "".join(said), "")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
@@ -225,12 +186,58 @@ def ours(settings: dict[str, Any], environment: dict[str, str], run: Path, deadl
     }
 
 
-@contextlib.contextmanager
-def ended_at(process: "subprocess.Popen[str]", deadline: float) -> Iterator[None]:
-    timer = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
-    timer.start()
-    yield
-    timer.cancel()
+def parts(figures: dict[str, Any], command: str) -> list[str | list[str]]:
+    """Return the parts of the page."""
+    order = sorted(figures.values(), key=lambda f: (f["preset"], f["precision"], f["micro_batch"], f["seconds"]))
+    machines = sorted({figure["machine"] for figure in order})
+    rows = (
+        [
+            *(figure[key] for key in ("preset", "precision", "micro_batch", "program")),
+            _how(figure),
+            f"{figure['tokens_per_second']:,.0f}",
+            f"{figure['seconds']:.2f}",
+            f"{len(figure['steps'])}: {min(figure['steps']):.2f} to {max(figure['steps']):.2f}",
+            f"{figure['cpu']:.2f}",
+            _mfu(figure),
+            f"{figure['memory'] / 1e9:.1f}" if "memory" in figure else None,
+            f"{1e3 * figure['waits']:.1f}" if "waits" in figure else None,
+            figure["first_step"],
+            figure["machine"][:10],
+        ]
+        for figure in order
+    )
+    ratios = (row for machine in machines for row in compared([f for f in order if f["machine"] == machine]))
+    return [
+        "# Training speed of GPT-2, ours and others'",
+        f"{command}. {ABOUT}",
+        [f"- {machine}" for machine in machines],
+        page.table(COLUMNS, rows),
+        page.table(("time of a token on one day, best peer / ours", "wall", "CPU"), ratios),
+    ]
+
+
+def compared(figures: list[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    """Yield the ratio of the best peer's time of a token and ours, by the clock and in CPU seconds, for each model and
+    precision. A model's steps have as many tokens for all."""
+    for preset, precision in dict.fromkeys((figure["preset"], figure["precision"]) for figure in figures):
+        alike = [each for each in figures if (each["preset"], each["precision"]) == (preset, precision)]
+        own, peers = ([f for f in alike if (f["program"] == "ours") is mine] for mine in (True, False))
+        if own and peers:
+            best, peer = (min(each, key=lambda figure: figure["seconds"]) for each in (own, peers))
+            wall, cpu = (f"{peer[clock] / best[clock]:.2f}" for clock in ("seconds", "cpu"))
+            yield f"{preset}, {precision}: {peer['program']} {_how(peer)}", wall, cpu
+
+
+def _how(figure: dict[str, Any]) -> str:
+    return "compiled" if figure["compiled"] else "eager"
+
+
+def _mfu(figure: dict[str, Any]) -> str | None:
+    """None without an accelerator, or with one of which no data sheet is known."""
+    device = figure["machine"].rpartition("; ")[2].partition(", CUDA")
+    peak = peak_of(device[0]) if device[1] else None
+    flops = flops_per_token(of_preset(figure["preset"]), Config())  # forward and backward, in a window of 1024
+    return f"{figure['tokens_per_second'] * flops / peak:.3f}" if peak else None
 
 
 if __name__ == "__main__":
