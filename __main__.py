@@ -46,7 +46,8 @@ remember(config, values, cluster, claim)
 tokens = store_tokens(config.secrets, cluster, namespace)
 
 software = install_node_software(cluster)
-rendezvous = Rendezvous("etcd", config.rendezvous, workspace)
+members = sum(each.workers.count + each.workers.spares for each in config.each_training)
+rendezvous = Rendezvous("etcd", config.rendezvous, members, workspace)
 # `trainyard up --data` makes the volume, uploads, and comes again for what reads the data.
 reads = os.environ.get(ONLY_VOLUME) != "true"
 datasets = prepare_datasets(config, workspace, tokens) if reads else {}

@@ -45,7 +45,7 @@ class Cluster:
     @property
     def elastic(self) -> bool:
         queued = self.config.nodes is not None and self.config.nodes.consumption == "queued"
-        return self.config.job.runtime == "job" and not queued
+        return not (self.config.workers.spares or self.config.job.runtime != "job" or queued)
 
     def tick(self) -> None:
         """Called while something is waited for; may raise."""

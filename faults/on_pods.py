@@ -52,7 +52,7 @@ def resized(there: Cluster) -> str:
     if there.most < 2:
         raise Cannot("the stack has one worker node at most")
     if not there.elastic:
-        raise Cannot("the stack's training is not elastic (job.runtime or queued nodes)")
+        raise Cannot("the stack's training is not elastic (workers.spares, job.runtime or queued nodes)")
     count, lines = there.count, []
     other = count + 1 if there.most > count else count - 1
     for before, wanted in ((count, other), (other, count)):

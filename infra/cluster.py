@@ -57,6 +57,8 @@ class WorkerPool:
     """Gbit/s between two of these nodes, by the cloud's data sheet; None: not known."""
     grace_seconds: int = 30
     """Seconds that a pod gets at most to save and exit; a node that the cloud takes back may give less than others."""
+    driver_installer: DriverInstaller | None = None
+    """DaemonSet of ours that installs the accelerators' driver; None: the nodes' image or the cloud provides it."""
     devices: Mapping[str, str] = field(default_factory=dict)
     """Other devices of a node, all of which its worker asks for: resource name -> count."""
     adapter_plugin: str | None = None
@@ -70,6 +72,20 @@ class WorkerPool:
     queue_hours: float | None = None
     """Hours for which the nodes come, all together, once there is capacity: pods ask for them with a
     ProvisioningRequest. None: pods need no such request."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverInstaller:
+    """What the DaemonSet that installs a driver needs to know of the nodes."""
+
+    node_label: str
+    """Label of the nodes with an accelerator."""
+    managed_label: str
+    """Label of the nodes whose driver the cloud installs, which the DaemonSet leaves alone."""
+    image: str
+    """Installer that every node has already, with the driver for its kernel."""
+    host_directory: str
+    """Where device plugin and container runtime look for the driver."""
 
 
 @dataclass(frozen=True, kw_only=True)

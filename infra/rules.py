@@ -41,6 +41,11 @@ def _conditional(kind: str) -> dict[str, list[OnlyWith]]:
 @breaks("", {"image": {"builder": "buildah", "buildx": "mine"}}, "image.buildx: only used with image.builder buildkit;")
 @breaks("", {"image": {"insecure": True}}, "image.insecure: only used with image.registry; set image.registry, or")
 @breaks("gcp-a100", {"nodes": {"reservation": "mine"}}, "nodes.reservation: only used with nodes.consumption reservat")
+@breaks(
+    "gcp-a100",
+    {"nodes": {"gpuDriver": "daemonset", "gpuDriverVersion": "DEFAULT"}},
+    "nodes.gpuDriverVersion: only used with nodes.gpuDriver managed; set nodes.gpuDriver, or remove nodes.gpuDriverV",
+)
 @breaks("gcp-a100", {"storage": {"tier": "ZONAL"}}, "storage.tier: only used with storage.kind filestore; set")
 @breaks(
     "gcp-a100",
@@ -184,13 +189,20 @@ def _ways(config: StackConfig) -> Iterator[str]:
 
 
 @breaks("gcp-a100", {"workers": {"count": 3}}, "nodes.max: 2 nodes for workers.count 3; allowed: 3 or more")
+@breaks(
+    "gcp-a100",
+    {"workers": {"spares": 1}},
+    "nodes.max: 2 nodes for workers.count 2 and workers.spares 1; allowed: 3 or more",
+)
 @breaks("aws-g4dn", {"nodes": {"max": 1}}, "nodes.max: 1 node for workers.count 2; allowed: 2 or more")
 def _pods_fit_nodes(config: StackConfig) -> Iterator[str]:
     """A pod that asks for more than a node can give stays Pending forever, whatever the autoscaler does."""
     nodes, workers = config.section(NodesConfig), config.workers
-    if workers.count > nodes.max:
+    pods = workers.count + workers.spares
+    if pods > nodes.max:
+        spare = f" and workers.spares {workers.spares}" if workers.spares else ""
         most = counted(nodes.max, "node")
-        yield f"nodes.max: {most} for workers.count {workers.count}; allowed: {workers.count} or more"
+        yield f"nodes.max: {most} for workers.count {workers.count}{spare}; allowed: {pods} or more"
 
 
 @breaks(

@@ -173,6 +173,9 @@ class WorkersConfig(Section):
     """Pods of the training Job; one per node where the stack makes the nodes."""
     min: int = Field(default=1, ge=1, le=1000)
     """The training continues with this many pods when others are lost."""
+    spares: int = Field(default=0, ge=0, le=100)
+    """Ready pods beyond `count` that take the place of lost ones. With spares a change of `count` makes a new Job;
+    without, pods join and leave the running one."""
     processes: int = Field(default=1, ge=1, le=64)
     """Training processes per pod: one per accelerator, or per NUMA node on CPUs. Default with `nodes`: one per
     accelerator, else one."""

@@ -219,8 +219,8 @@ def at_once(config: StackConfig) -> int:
         return len(config.each_training)
     most, running = config.nodes.max, 0
     for each in config.each_training:
-        if each.workers.count <= most:
-            most, running = most - each.workers.count, running + 1
+        if (pods := each.workers.count + each.workers.spares) <= most:
+            most, running = most - pods, running + 1
     return running
 
 
@@ -232,8 +232,8 @@ def held(config: StackConfig) -> tuple[str, int]:
     """
     left = config.nodes.max if config.nodes else 0
     for name, each in config.trainings.items():
-        if each.workers.count <= left:
-            left -= each.workers.count
+        if (pods := each.workers.count + each.workers.spares) <= left:
+            left -= pods
         elif left:
             return (name, left) if each.workers.min > left else ("", 0)
     return "", 0

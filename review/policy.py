@@ -44,6 +44,8 @@ EXCEPTIONS: dict[str, set[str]] = {
     "*-storage/nfs-server": set(),
     # Gives the trainer an empty volume that root owns, once.
     "*-storage/volume-owner": set(),
+    # Loads a kernel module.
+    "kube-system/gpu-driver": {"privileged", "hostNetwork", "hostPID", "hostPath"},
     # Opens the socket of its kubelet, in a folder that root owns.
     "kube-system/nvidia-device-plugin": {"hostPath"},
     # Also asks the metadata service for the machine's adapters, which answers over one hop.
@@ -240,7 +242,8 @@ def image_by_digest(item: Recorded, stack: Recording) -> Iterator[str]:
     for pod in _pods_of(item):
         for container in _containers(pod):
             image = container.get("image") or ""
-            if not DIGEST.search(image):
+            # An image that is never pulled is the node's own.
+            if not DIGEST.search(image) and container.get("imagePullPolicy") != "Never":
                 yield f"container {container.get('name')} runs {image or 'no image'}; give NAME@sha256:DIGEST"
 
 

@@ -23,12 +23,13 @@ MOST = 1000
 FIELDS = ("completions", "parallelism", "maxFailedIndexes")
 
 
-def is_elastic(pool: WorkerPool, runtime: str) -> bool:
+def is_elastic(workers: WorkersConfig, pool: WorkerPool, runtime: str = "job") -> bool:
     """Whether pods may come and go without a new Job.
 
-    Not with queued nodes, which come all together; not when another controller sets the number of pods.
+    Not with spares, which the launcher counts beyond a fixed --nnodes; not with queued nodes, which come all together;
+    not when another controller sets the number of pods.
     """
-    return pool.queue_hours is None and runtime == "job"
+    return workers.spares == 0 and pool.queue_hours is None and runtime == "job"
 
 
 def node_range(workers: WorkersConfig, elastic: bool) -> str:
@@ -56,9 +57,9 @@ def identity(workers: WorkersConfig, pool: WorkerPool, elastic: bool) -> dict[st
 
 def job_size(workers: WorkersConfig) -> dict[str, Any]:
     """FIELDS and their values."""
-    count = workers.count
+    pods = workers.count + workers.spares
     # An index that failed too often stays empty; with fewer than `min` left nothing could train.
-    return {"completions": count, "parallelism": count, "max_failed_indexes": count - workers.min}
+    return {"completions": pods, "parallelism": pods, "max_failed_indexes": pods - workers.min}
 
 
 def resize(

@@ -1,4 +1,4 @@
-"""Node software that the cloud does not install: device plugins, metrics, the autoscaler.
+"""Node software that the cloud does not install: drivers, device plugins, metrics, the autoscaler.
 
 All but the autoscaler are DaemonSets in kube-system, on the nodes that train and nowhere else.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as k8s
 
-from infra.cluster import Cluster, WorkerPool
+from infra.cluster import Cluster, DriverInstaller, WorkerPool
 from workloads.autoscaler import NAMESPACE, ClusterAutoscaler
 from workloads.objects import GONE_AT_ONCE, metadata, pod_template, select
 from workloads.pod import environment, resources, root_security
@@ -29,6 +29,11 @@ EXPORTER_PORT = 9400
 #: Where the kubelet says which pod has which accelerator.
 POD_RESOURCES = "/var/lib/kubelet/pod-resources"
 
+#: Where the driver's installer mounts the host's directories.
+INSTALL, TOOLS, ROOT = "/usr/local/nvidia", "/build/cos-tools", "/root"
+HOST_TOOLS = "/var/lib/cos-tools"
+PAUSE_IMAGE = "registry.k8s.io/pause:3.10@sha256:ee6521f290b2168b6e0935a181d4cff9be1ac3f505666ef0e3c98fae8199917a"
+
 
 def install_node_software(cluster: Cluster) -> list[pulumi.Resource]:
     """Install it; return what pods with accelerators must wait for, often nothing."""
@@ -37,6 +42,8 @@ def install_node_software(cluster: Cluster) -> list[pulumi.Resource]:
         scraped = {"prometheus.io/scrape": "true", "prometheus.io/port": str(EXPORTER_PORT)}
         NodeDaemon("DcgmExporter", "dcgm-exporter", cluster, _exporter_pod(workers), scraped)
     first: list[pulumi.Resource] = [*workers.after]
+    if workers.driver_installer:
+        first.append(NodeDaemon("GpuDriver", "gpu-driver", cluster, _driver_pod(workers.driver_installer)))
     if workers.device_plugin:
         pod = _device_plugin_pod(
             workers,
@@ -85,12 +92,16 @@ def _worker_pod(
         tolerations=list(pool.tolerations),
         automount_service_account_token=False,
         enable_service_links=False,
-        volumes=[
-            k8s.core.v1.VolumeArgs(name=name, host_path=k8s.core.v1.HostPathVolumeSourceArgs(path=path))
-            for name, path in folders.items()
-        ],
+        volumes=_host_volumes(folders),
         **options,
     )
+
+
+def _host_volumes(folders: Mapping[str, str]) -> list[k8s.core.v1.VolumeArgs]:
+    core = k8s.core.v1
+    return [
+        core.VolumeArgs(name=name, host_path=core.HostPathVolumeSourceArgs(path=path)) for name, path in folders.items()
+    ]
 
 
 def _exporter_pod(pool: WorkerPool) -> k8s.core.v1.PodSpecArgs:
@@ -145,3 +156,61 @@ def _device_plugin_pod(
     )
     # Without the plugin nothing can use the node's devices.
     return _worker_pod(pool, container, mounted, priority_class_name="system-node-critical", host_network=host_network)
+
+
+def _driver_pod(installer: DriverInstaller) -> k8s.core.v1.PodSpecArgs:
+    """Install the accelerators' driver on nodes whose cloud leaves that to us.
+
+    The installer's image is on the node already, with drivers built for its kernel. It runs once per node, before the
+    device plugin finds anything. Nodes whose driver the cloud installs carry a label and are left alone.
+    """
+    core = k8s.core.v1
+    vulkan = f"{installer.host_directory}/vulkan/icd.d"
+    directories = {
+        "dev": ("/dev", "/dev"),
+        "driver": (installer.host_directory, INSTALL),
+        "vulkan": (vulkan, "/etc/vulkan/icd.d"),
+        "root": ("/", ROOT),
+        "tools": (HOST_TOOLS, TOOLS),
+    }
+    variables = {
+        "NVIDIA_INSTALL_DIR_HOST": installer.host_directory,
+        "NVIDIA_INSTALL_DIR_CONTAINER": INSTALL,
+        "VULKAN_ICD_DIR_HOST": vulkan,
+        "VULKAN_ICD_DIR_CONTAINER": "/etc/vulkan/icd.d",
+        "ROOT_MOUNT_DIR": ROOT,
+        "COS_TOOLS_DIR_HOST": HOST_TOOLS,
+        "COS_TOOLS_DIR_CONTAINER": TOOLS,
+    }
+    install = core.ContainerArgs(
+        name="install",
+        image=installer.image,
+        # The node has the image in the version for its kernel; no registry has it.
+        image_pull_policy="Never",
+        env=environment(variables),
+        resources=core.ResourceRequirementsArgs(requests={"cpu": "150m"}),
+        # It loads a kernel module.
+        security_context=core.SecurityContextArgs(privileged=True),
+        volume_mounts=[core.VolumeMountArgs(name=key, mount_path=inside) for key, (_, inside) in directories.items()],
+    )
+    pause = core.ContainerArgs(
+        name="pause", image=PAUSE_IMAGE, resources=core.ResourceRequirementsArgs(requests={"cpu": "1m"})
+    )
+    needed = [
+        core.NodeSelectorRequirementArgs(key=installer.node_label, operator="Exists"),
+        core.NodeSelectorRequirementArgs(key=installer.managed_label, operator="DoesNotExist"),
+    ]
+    nodes = core.NodeSelectorArgs(node_selector_terms=[core.NodeSelectorTermArgs(match_expressions=needed)])
+    return core.PodSpecArgs(
+        init_containers=[install],
+        containers=[pause],
+        priority_class_name="system-node-critical",
+        host_network=True,
+        host_pid=True,
+        automount_service_account_token=False,
+        affinity=core.AffinityArgs(
+            node_affinity=core.NodeAffinityArgs(required_during_scheduling_ignored_during_execution=nodes)
+        ),
+        tolerations=[core.TolerationArgs(operator="Exists")],
+        volumes=_host_volumes({key: outside for key, (outside, _) in directories.items()}),
+    )

@@ -94,12 +94,14 @@ def make_priority_class(
     name: str, value: int, cluster: Cluster, namespace: pulumi.Input[str], parent: pulumi.Resource
 ) -> pulumi.Output[str]:
     """Make a priority class and return its name, which tells the owner: the class belongs to no namespace."""
+    waits = cluster.shared and value != TRAINING_PRIORITY
     made = k8s.scheduling.v1.PriorityClass(
         f"{name}-priority",
-        metadata=metadata("priority", name=pulumi.Output.concat(namespace, "-", name)),
+        # The preemption policy is immutable: a class that preempted before 2026-11-23 gets a successor of another name.
+        metadata=metadata("priority", name=pulumi.Output.concat(namespace, "-", name, "-waits" if waits else "")),
         value=value,
         global_default=False,
-        preemption_policy="Never" if cluster.shared or value == TRAINING_PRIORITY else "PreemptLowerPriority",
+        preemption_policy="Never" if waits or value == TRAINING_PRIORITY else "PreemptLowerPriority",
         description=f"trainyard: the pods of {name}",
         opts=pulumi.ResourceOptions(parent=parent, deleted_with=cluster.resource),
     )

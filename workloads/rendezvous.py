@@ -24,7 +24,9 @@ METRICS_PORT = 2381
 #: it then). In five minutes the heartbeats of 1,000 workers are 9 MB; a round of 256 is 1 MB and one of 1,000
 #: 7 MB (etcd 3.7.3, 2026-11-28), since each worker writes the whole state once.
 RETENTION = "5m"
-QUOTA_MIB = 256
+QUOTA_MIB, LARGE_QUOTA_MIB = 64, 256
+#: Most workers of all trainings for which the lesser is enough. Another quota makes another pod, and so a new round.
+SMALL = 256
 #: Where certificates are mounted, in the server's pod and in the trainers'.
 CERTIFICATES = "/etc/rendezvous"
 
@@ -57,7 +59,7 @@ class Rendezvous(pulumi.ComponentResource):
     """[https://]host:port for the launcher's --rdzv-endpoint, resolvable in the cluster."""
     client: ClientCertificate | None = None
 
-    def __init__(self, name: str, config: RendezvousConfig, workspace: Workspace):
+    def __init__(self, name: str, config: RendezvousConfig, members: int, workspace: Workspace):
         super().__init__("trainyard:workloads:Rendezvous", name, None, workspace.component())
         opts, namespace = workspace.owned(self), workspace.namespace
         priority = make_priority_class("rendezvous", RENDEZVOUS_PRIORITY, workspace.cluster, namespace.name, self)
@@ -65,7 +67,8 @@ class Rendezvous(pulumi.ComponentResource):
         if config.tls:
             server, client = self._secrets(name, namespace, opts)
             self.client = ClientCertificate(client)
-        pod = _etcd_pod(name, workspace.cluster.etcd_image, priority, server)
+        quota = QUOTA_MIB if members <= SMALL else LARGE_QUOTA_MIB
+        pod = _etcd_pod(name, workspace.cluster.etcd_image, quota, priority, server)
         pod.image_pull_secrets = workspace.pull_secrets
         pod.node_selector = dict(workspace.cluster.node_selector) or None
         stateful_set = k8s.apps.v1.StatefulSet(
@@ -122,7 +125,7 @@ def _certificates(secret: pulumi.Output[str]) -> k8s.core.v1.VolumeArgs:
 
 
 def _etcd_pod(
-    name: str, image: str, priority: pulumi.Output[str], server: pulumi.Output[str] | None
+    name: str, image: str, quota_mib: int, priority: pulumi.Output[str], server: pulumi.Output[str] | None
 ) -> k8s.core.v1.PodSpecArgs:
     core = k8s.core.v1
     scheme = "https" if server is not None else "http"
@@ -138,10 +141,10 @@ def _etcd_pod(
         "listen-metrics-urls": f"http://0.0.0.0:{METRICS_PORT}",
         "auto-compaction-mode": "periodic",
         "auto-compaction-retention": RETENTION,
-        "quota-backend-bytes": str(QUOTA_MIB << 20),
+        "quota-backend-bytes": str(quota_mib << 20),
     }
     # Twice the quota: to give space back, etcd writes its store anew beside the former one.
-    folder = core.EmptyDirVolumeSourceArgs(size_limit=f"{2 * QUOTA_MIB}Mi")
+    folder = core.EmptyDirVolumeSourceArgs(size_limit=f"{2 * quota_mib}Mi")
     volumes = [core.VolumeArgs(name="state", empty_dir=folder)]
     mounts = [core.VolumeMountArgs(name="state", mount_path="/var/lib/etcd")]
     if server is not None:

@@ -77,7 +77,7 @@ class Training(pulumi.ComponentResource):
         super().__init__("trainyard:workloads:Training", f"training{of}", None, workspace.component())
         self.config, workers, job = config, config.workers, config.job
         self.workspace, cluster, namespace = workspace, workspace.cluster, workspace.namespace
-        elastic = is_elastic(cluster.workers, job.runtime)
+        elastic = is_elastic(workers, cluster.workers, job.runtime)
         self.run_name = chosen_run(config)
         self.run_directory = run_folder(self.run_name)
         training = placed(config.training, dataset.directory, self.run_directory, cluster.workers.capability)
@@ -115,12 +115,11 @@ class Training(pulumi.ComponentResource):
             tokens=tokens.environment(WANDB) if uses_wandb(config.training) else [],
             priority=priority,
         )
+        pods = workers.count + workers.spares
         # Each Job has its own request: a granted one is used up. It waits for the dataset Job: nodes that come earlier
         # would be billed while idle, and then removed.
         ready = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[dataset.job, rendezvous]))
-        requested = request_nodes(
-            f"nodes-wanted{of}", name_of_job, cluster.workers, workers.count, pod, namespace.name, ready
-        )
+        requested = request_nodes(f"nodes-wanted{of}", name_of_job, cluster.workers, pods, pod, namespace.name, ready)
         queue = request_annotations(name_of_job, cluster.workers)
         spec = job_spec(config, container, pod, queue)
         # Delete the old Job first: two trainings must not share a run folder. Start after the dataset Job.
@@ -135,7 +134,7 @@ class Training(pulumi.ComponentResource):
             ignore_changes=[f"spec.{field}" for field in FIELDS] if elastic else None,
         )
         if job.runtime == "trainjob":
-            made = self.made = make_train_job(f"training{of}", name_of_job, workers.count, spec, namespace.name, opts)
+            made = self.made = make_train_job(f"training{of}", name_of_job, pods, spec, namespace.name, opts)
         else:
             made, self.made = self._job(f"training{of}", spec, elastic, opts)
         if workers.min < workers.count:

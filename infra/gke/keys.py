@@ -137,9 +137,13 @@ class GkeNodes(NodesConfig):
     max_run_hours: Annotated[Hours | None, Replaces("workers")] = None
     """Remove a node after this time, whatever runs on it: a guard against a forgotten run. The training resumes on a
     new node; `job.maxHours` ends it."""
-    gpu_driver_version: Annotated[Literal["DEFAULT", "LATEST"], Replaces("workers")] = "LATEST"
-    """Version of the driver that GKE installs at the node's start. LATEST, because torch's CUDA libraries need a recent
-    one."""
+    gpu_driver: Annotated[Literal["managed", "daemonset"], Replaces("workers")] = "managed"
+    """Who installs the accelerators' driver. `managed`: GKE, at the node's start. `daemonset`: a DaemonSet of the
+    stack."""
+    gpu_driver_version: Annotated[
+        Literal["DEFAULT", "LATEST"], Replaces("workers"), OnlyWith("nodes.gpuDriver", "managed")
+    ] = "LATEST"
+    """Driver version of the node's image. LATEST, because torch's CUDA libraries need a recent one."""
 
 
 WITH_NFS = OnlyWith("storage.kind", "nfs")

@@ -9,7 +9,7 @@ import pulumi
 import pulumi_gcp as gcp
 import pulumi_kubernetes as k8s
 
-from infra.cluster import NVIDIA_GPU, POOL, WorkerPool
+from infra.cluster import NVIDIA_GPU, POOL, DriverInstaller, WorkerPool
 from infra.config import StackConfig
 from infra.facts import load
 from infra.gke.cluster import CLOUD_PLATFORM
@@ -130,7 +130,7 @@ def worker_pool(
                 c.NodePoolNodeConfigTaintArgs(key=key, value=value, effect="NO_SCHEDULE")
                 for key, value in _taints(config)
             ],
-            **_common(nodes),
+            **_common(nodes, own_driver=bool(machine.accelerators) and pool.gpu_driver == "daemonset"),
         ),
         opts=_options(scope, cluster, after),
     )
@@ -170,6 +170,7 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
     """The worker pool as pods see it."""
     pool, machine = config.section(GkeNodes), config.machine
     cpu, memory = for_pods(machine, pool.threads_per_core)
+    by_daemonset = machine.accelerators and pool.gpu_driver == "daemonset"
     return WorkerPool(
         grace_seconds=GRACE,
         node_selector=_selector(config) or {POOL: "workers"},
@@ -187,8 +188,18 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
         capability=machine.capability,
         environment=DRIVER_ENVIRONMENT | INTERCONNECT["nccl"] if machine.accelerators else {},
         network_gbit=INTERCONNECT["gbit_per_second"].get(machine.name),
+        driver_installer=_DRIVER_INSTALLER if by_daemonset else None,
         queue_hours=(pool.max_run_hours or FLEX_HOURS) if pool.consumption == "queued" else None,
     )
+
+
+#: The installer that GKE puts onto every node of Container-Optimized OS, with drivers built for its kernel.
+_DRIVER_INSTALLER = DriverInstaller(
+    node_label="cloud.google.com/gke-accelerator",
+    managed_label="cloud.google.com/gke-gpu-driver-version",
+    image="cos-nvidia-installer:fixed",
+    host_directory="/home/kubernetes/bin/nvidia",
+)
 
 
 def _selector(config: StackConfig) -> dict[str, str]:
@@ -201,8 +212,8 @@ def _taints(config: StackConfig) -> list[tuple[str, str]]:
     return [(NVIDIA_GPU, "present") if config.machine.accelerators else (POOL, "workers"), *_selector(config).items()]
 
 
-def _common(nodes: NodeIdentity) -> dict[str, Any]:
-    """Settings of every node."""
+def _common(nodes: NodeIdentity, own_driver: bool = False) -> dict[str, Any]:
+    """Settings of every node. `own_driver`: a DaemonSet of ours loads a kernel module."""
     c = gcp.container
     return {
         "image_type": "COS_CONTAINERD",
@@ -214,8 +225,9 @@ def _common(nodes: NodeIdentity) -> dict[str, Any]:
         "gcfs_config": c.NodePoolNodeConfigGcfsConfigArgs(enabled=True),
         "workload_metadata_config": c.NodePoolNodeConfigWorkloadMetadataConfigArgs(mode="GKE_METADATA"),
         "shielded_instance_config": c.NodePoolNodeConfigShieldedInstanceConfigArgs(
-            # GKE's driver is signed for the node's image (cos.googlesource.com/cos/tools, cos-gpu-installer).
-            enable_secure_boot=True,
+            # GKE's own driver is signed for the node's image (cos.googlesource.com/cos/tools, cos-gpu-installer); one
+            # that a DaemonSet of ours loads need not be.
+            enable_secure_boot=not own_driver,
             enable_integrity_monitoring=True,
         ),
         "metadata": {"disable-legacy-endpoints": "true"},
@@ -250,13 +262,14 @@ def _accelerators(
 ) -> list[gcp.container.NodePoolNodeConfigGuestAcceleratorArgs] | None:
     if not machine.accelerator:
         return None
+    version = pool.gpu_driver_version if pool.gpu_driver == "managed" else "INSTALLATION_DISABLED"
     c = gcp.container
     return [
         c.NodePoolNodeConfigGuestAcceleratorArgs(
             type=machine.accelerator,
             count=machine.accelerators,
             gpu_driver_installation_config=c.NodePoolNodeConfigGuestAcceleratorGpuDriverInstallationConfigArgs(
-                gpu_driver_version=pool.gpu_driver_version
+                gpu_driver_version=version
             ),
         )
     ]

@@ -27,9 +27,9 @@ ONE_NODE_ONLY = ("a3-highgpu-8g",)
 )
 def _network(config: StackConfig) -> Iterator[str]:
     nodes, workers = config.section(GkeNodes), config.workers
-    if nodes.machine_type in ONE_NODE_ONLY and workers.count > 1:
+    if nodes.machine_type in ONE_NODE_ONLY and workers.count + workers.spares > 1:
         yield (
-            f"workers.count: {workers.count} workers on {nodes.machine_type}, whose nodes would "
+            f"workers.count: {workers.count + workers.spares} workers on {nodes.machine_type}, whose nodes would "
             "exchange gradients over one interface with plain TCP, at a fraction of its speed; allowed: 1, or another "
             "machine type"
         )
@@ -189,11 +189,14 @@ def _zones(config: StackConfig) -> Iterator[str]:
             yield f"nodes.zones: {len(nodes.zones)} zones with nodes.{key}, which is in one; allowed: 1 zone"
 
 
+@breaks("gcp-c3", {"nodes": {"gpuDriver": "daemonset"}}, "nodes.gpuDriver: c3-highmem-8 has no accelerator")
 @breaks("gcp-c3", {"nodes": {"gpuDriverVersion": "LATEST"}}, "nodes.gpuDriverVersion: c3-highmem-8 has no accelerator")
 def _driver(config: StackConfig) -> Iterator[str]:
     nodes = config.section(GkeNodes)
-    if "gpu_driver_version" in nodes.model_fields_set and not config.machine.accelerators:
-        yield f"nodes.gpuDriverVersion: {config.machine.name} has no accelerator; remove it"
+    by_us, chosen = nodes.gpu_driver == "daemonset", "gpu_driver_version" in nodes.model_fields_set
+    for key, used in (("gpuDriver", by_us), ("gpuDriverVersion", chosen)):
+        if used and not config.machine.accelerators:
+            yield f"nodes.{key}: {config.machine.name} has no accelerator; remove it"
 
 
 @breaks(

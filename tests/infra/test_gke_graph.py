@@ -145,6 +145,27 @@ def test_filestore_is_made_beside_the_cluster_and_given_to_the_trainer() -> None
     assert not [item for item in stack.resources if item.kind in ("Disk", "NfsServer")]
 
 
+def test_t17_a_driver_is_installed_by_gke_or_by_us_and_never_by_both() -> None:
+    """Otherwise the two fight for the node."""
+    managed = recorded("gcp-a100")
+    assert not [item for item in managed.resources if item.kind == "DaemonSet"]
+    ours = nodes("gcp-a100", gpuDriver="daemonset")
+    (accelerator,) = node(ours)["guestAccelerators"]
+    assert accelerator["gpuDriverInstallationConfig"] == {"gpuDriverVersion": "INSTALLATION_DISABLED"}
+    daemon_set = ours.one("DaemonSet").inputs["spec"]["template"]["spec"]
+    (term,) = daemon_set["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert term["matchExpressions"] == [
+        {"key": "cloud.google.com/gke-accelerator", "operator": "Exists"},
+        {"key": "cloud.google.com/gke-gpu-driver-version", "operator": "DoesNotExist"},
+    ]
+    paths = {item["hostPath"]["path"] for item in daemon_set["volumes"]}
+    assert {"/home/kubernetes/bin/nvidia", "/dev", "/"} <= paths
+    assert daemon_set["tolerations"] == [{"operator": "Exists"}]
+    assert ours.one("DaemonSet").urn in ours.earlier(ours.one("Job", "training"))
+
+
 def test_bert_on_squad_is_one_key() -> None:
     stack = record("gcp-c3", changed("gcp-c3") | {"training": {"task": "question_answering"}})
     dataset = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]

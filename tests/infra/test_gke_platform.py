@@ -11,6 +11,16 @@ from review.recording import record
 from tests.infra.recorded import changed, recorded
 
 
+@pytest.mark.parametrize(("driver", "secure"), [("managed", True), ("daemonset", False)])
+def test_every_node_boots_securely_but_those_with_a_driver_of_ours(driver: str, secure: bool) -> None:
+    stack = record("gcp-a100", changed("gcp-a100", nodes={"gpuDriver": driver}))
+    booted = {
+        item.name: item.inputs["nodeConfig"]["shieldedInstanceConfig"] for item in stack.all("gcp:container/nodeP")
+    }
+    assert booted["system"]["enableSecureBoot"] is True
+    assert booted["workers"]["enableSecureBoot"] is secure
+
+
 def test_the_apis_by_which_all_others_are_read_come_first() -> None:
     stack = recorded("gcp-c3")
     services = {item.name: item for item in stack.all("gcp:projects/service:Service")}

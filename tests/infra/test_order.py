@@ -22,7 +22,7 @@ from tests.infra.recorded import CLOUD_STACKS, changed, recorded
 Sections = dict[str, dict[str, Any]]
 VARIANTS: list[tuple[str, Sections]] = [
     ("gcp-a100", {}),
-    ("gcp-a100", {"nodes": {"consumption": "queued"}, "check": {"enabled": False}}),
+    ("gcp-a100", {"nodes": {"consumption": "queued", "gpuDriver": "daemonset"}, "check": {"enabled": False}}),
     ("gcp-c3", {"nodes": {"compactPlacement": True}, "storage": {"kind": "filestore", "sizeGib": 1024}}),
     ("aws-g4dn", {}),
     (

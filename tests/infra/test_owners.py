@@ -50,7 +50,7 @@ def assert_each_object_keeps_its_owner(before: Iterable[Recorded], after: Iterab
         ("gcp-a100", {"storage": {"kind": "filestore", "sizeGib": 2560}}),
         ("gcp-a100", {"nodes": {"consumption": "spot"}}),
         ("local", {"storage": {"kind": "storageClass"}}),
-        ("local", {"workers": {"count": 1, "min": 1}, "dataset": {"documents": "lines"}}),
+        ("local", {"workers": {"count": 1, "min": 1, "spares": 1}, "dataset": {"documents": "lines"}}),
         ("local", {"rendezvous": {"tls": True}, "job": {"runtime": "trainjob"}, "training": {"steps": 700}}),
         ("aws-g4dn", {"eks": {"gpuMetrics": True}, "tensorboard": {"enabled": False}}),
     ],

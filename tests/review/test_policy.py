@@ -77,6 +77,11 @@ def listed(pod: str, **spec: Any) -> Inputs:
     return {"metadata": {"namespace": "kube-system", "name": pod}, "spec": {"containers": [], **spec}}
 
 
+def on_node(image_pull_policy: str) -> Inputs:
+    container = {"name": "c", "image": "cos-nvidia-installer:fixed", "imagePullPolicy": image_pull_policy}
+    return listed("gpu-driver", containers=[container])
+
+
 def namespace(name: str, component: str) -> Inputs:
     return {"metadata": {"name": name, "labels": {"app.kubernetes.io/component": component}}}
 
@@ -121,7 +126,7 @@ BREAKING: dict[str, list[tuple[str, Inputs]]] = {
         *(("pulumi:providers:aws", {"defaultTags": {"tags": {label: "x"}}}) for label in LABELS),
         (TEMPLATE, template(tags={"app": "trainyard"})),
     ],
-    "image-by-digest": [(POD, listed("nvidia-device-plugin", containers=[{"name": "c", "image": "plugin:v1"}]))],
+    "image-by-digest": [(POD, on_node("IfNotPresent"))],
     "restricted-pods": [
         (NAMESPACE, namespace("team-storage", "namespace")),
         (NAMESPACE, namespace("team", "storage")),
@@ -138,8 +143,9 @@ ALLOWED: list[tuple[str, Inputs]] = [
     (EKS, {"vpcConfig": {"publicAccessCidrs": ["203.0.113.7/32"]}}),
     (GKE, {"controlPlaneEndpointsConfig": {"ipEndpointsConfig": {"enabled": False}}}),
     (EFS_POLICY, efs_policy({"AWS": "arn:aws:iam::1:role/nodes"})),
+    (POD, on_node("Never")),
     (POD, listed("nvidia-device-plugin", volumes=SOCKETS)),
-    (POD, listed("efa-device-plugin", hostNetwork=True)),
+    (POD, listed("gpu-driver", hostNetwork=True)),
     (NAMESPACE, namespace("team-storage-storage", "storage")),
 ]
 
@@ -245,7 +251,7 @@ def test_an_object_that_would_outlive_its_cluster_is_found(stack_name: str) -> N
 #: What else the program can declare, as much as goes together: (stack, changes of its sections).
 CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
     *((stack, {}) for stack in stacks()),
-    ("gcp-a100", {"nodes": {"consumption": "queued"}, "check": {"enabled": False}}),
+    ("gcp-a100", {"nodes": {"gpuDriver": "daemonset", "consumption": "queued"}, "check": {"enabled": False}}),
     (
         "gcp-a100",
         {
@@ -253,6 +259,7 @@ CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
             "rendezvous": {"tls": True},
             "secrets": {"huggingFaceToken": "hf_x", "wandbApiKey": "key", "imagePull": "you:ghp_x"},
             "training": {"engine": {"name": "deepspeed"}},
+            "workers": {"spares": 1},
         },
     ),
     ("gcp-c3", {"storage": {"kind": "filestore", "sizeGib": 1024}, "dataset": {"input": ["gs://bucket/texts"]}}),

@@ -15,7 +15,7 @@ NOUNS = (
 )
 #: A number that is never 1 there: the line's own condition, or the rule's, asks for more.
 MORE = (
-    "workers.count} workers on",
+    "workers.spares} workers on",
     "over {nodes} nodes",
     "fsdp on {world} workers",
     "zones with nodes.",

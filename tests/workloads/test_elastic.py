@@ -1,4 +1,4 @@
-"""Scaling, priorities and the two kinds of rendezvous, as the stack declares them."""
+"""Scaling, spares, priorities and the two kinds of rendezvous, as the stack declares them."""
 
 from __future__ import annotations
 
@@ -49,6 +49,14 @@ def test_another_count_changes_the_running_job_and_makes_no_new_one() -> None:
     job = after.one("Job", "training")
     assert pod(after) == pod(same), "a change in the template would replace the Job"
     assert job.ignore_changes == ("spec.completions", "spec.parallelism", "spec.maxFailedIndexes")
+
+
+def test_spares_are_pods_beyond_the_number_that_trains() -> None:
+    made = stack(workers={"count": 3, "spares": 2})
+    spec = made.one("Job", "training").inputs["spec"]
+    assert (spec["parallelism"], spec["completions"], spec["maxFailedIndexes"]) == (5, 5, 4)
+    assert option(made, "--nnodes") == "1:3"
+    assert not [item for item in made.resources if item.kind == "JobPatch"]
 
 
 def test_the_rendezvous_goes_before_the_training_and_neither_before_others_at_their_cost() -> None:

@@ -37,6 +37,7 @@ def test_the_job_is_new_when_the_training_is_and_only_then() -> None:
     assert job_name({"metrics": {"every": 7}}) != same
     assert job_name({}, workers={"memoryGib": 5}) != same
     assert job_name({}, workers={"count": 3}) == same, "pods come and go without a new Job"
+    assert job_name({}, workers={"spares": 1}) != same
 
 
 @pytest.mark.usefixtures("local_kubeconfig")
