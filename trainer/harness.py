@@ -29,8 +29,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from trainer import patches
-from trainer.data import hub
-from trainer.errors import UserError, one_line
+from trainer.errors import UserError, offline, one_line
 from trainer.models import loading
 from trainer.parallel.world import World
 
@@ -239,8 +238,8 @@ def _check_data_alone(folder: Path) -> None:
 
 def _unavailable(name: str, index: dict[str, Any], error: Exception) -> str:
     data = {str(entry.cfg["dataset_path"]) for entry in _entries(index, name) if entry.cfg.get("dataset_path")}
-    offline = "; unset HF_HUB_OFFLINE" if hub.offline() else ""
-    return f"cannot load its data ({', '.join(sorted(data)[:3]) or 'none'}): {one_line(error)}{offline}"
+    hint = "; unset HF_HUB_OFFLINE" if offline() else ""
+    return f"cannot load its data ({', '.join(sorted(data)[:3]) or 'none'}): {one_line(error)}{hint}"
 
 
 def _tokenizer(source: loading.Source) -> Any:

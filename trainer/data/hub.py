@@ -10,12 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trainer.config.addresses import kind_of
-from trainer.config.values import Plain, read_yaml
 from trainer.errors import UserError, cause, forbidden, offline
-from trainer.files import is_inside, require_listed, require_regular
+from trainer.files import require_listed, require_regular
 
 PREFIX = "hf:"
 ROWS = 200_000
@@ -23,17 +20,8 @@ ROWS = 200_000
 
 
 def identity(spec: str) -> str:
-    """The dataset's commit on the hub, which the cache keeps too; of a folder a hash of its files' names and times.
-
-    Raises UserError when the hub fails: another identity would make prepare begin anew.
-    """
-    import datasets
-
-    name, config = _open(spec)[1:]
-    try:
-        return str(datasets.load_dataset_builder(name, config).hash)
-    except Exception as error:  # the library raises two dozen kinds
-        raise UserError(f"--input {spec}: the hub does not say its commit ({cause(error)}); try again later") from None
+    """The dataset's commit on the hub, which the cache keeps too; of a folder a hash of its files' names and times."""
+    return _open(spec)[1]
 
 
 def parts(spec: str) -> int:
@@ -91,7 +79,7 @@ FORMATS = {
 }
 """Suffix -> the format by which `datasets` reads it. Of several in a folder it takes the most frequent."""
 _ABOUT = re.compile(r"(licen[cs]e|notice|readme|copying)\b.*|(dataset_infos?|state|config)\.json", re.IGNORECASE)
-_CARD = {"configs", "dataset_info", "task_categories", "size_categories", "pretty_name", "license"}
+_CARD = re.compile(r"\n(configs|dataset_info|task_categories|size_categories|pretty_name|license):")
 """Keys of a data set's card, of which one tells it from another README.md with a head."""
 _SPLIT = re.compile(
     r"(?:^|[^a-z0-9])(train(?:ing)?|test(?:ing)?|val(?:id(?:ation)?)?|dev|eval(?:uation)?)(?![a-z0-9])", re.IGNORECASE
@@ -99,64 +87,46 @@ _SPLIT = re.compile(
 """As `datasets` finds the split of a file in its path (KEYWORDS_IN_PATH_NAME_BASE_PATTERNS of its data_files.py)."""
 
 
-def card(text: str) -> dict[str, Any]:
-    """What a data set's card (README.md) says in its head; empty for another text."""
+def card(text: str) -> str:
+    """The head of a data set's card (README.md); empty for another text."""
     head, marker, _ = text.removeprefix("---").partition("\n---")
-    said = _read(head) if marker and text.startswith("---") else {}
-    return said if _CARD & said.keys() else {}
+    return head if marker and text.startswith("---") and _CARD.search(head) else ""
 
 
-def splits(said: dict[str, Any], files: list[str]) -> list[str]:
+def splits(head: str, files: list[str]) -> list[str]:
     """The splits of a folder with this card and these files, by the card's configs and by the files' names."""
-    named = list(_below(said.get("configs"), ("split",)))
+    named = re.findall(r"\bsplit: *[\"']?([\w.-]+)", head)
     return list(dict.fromkeys([*named, *(found[-1].lower() for file in files if (found := _SPLIT.findall(file)))]))
 
 
-def _read(text: str) -> dict[str, Any]:
-    try:
-        said = read_yaml(text, Plain)
-    except yaml.YAMLError:  # `datasets` says what is wrong
-        return {}
-    return said if isinstance(said, dict) else {}
+def _require_whole(spec: str, folder: Path, data_files: Any) -> None:
+    """Refuse a folder of which `datasets` reads files outside of it, or one of two formats.
 
-
-def _below(part: Any, keys: tuple[str, ...], below: bool = False) -> Iterator[str]:
-    """The texts under any of these keys, however deep. The name of a split names no file."""
-    if isinstance(part, str) and below:
-        yield part
-    for key, each in part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ():
-        if key != "split" or key in keys:
-            yield from _below(each, keys, below or key in keys)
-
-
-def _require_whole(spec: str, folder: Path) -> None:
-    """Refuse a folder whose card names files outside of it, or on the web, or of which one of two formats is read."""
+    data_files: what it reads, by split; a card may name any file.
+    """
     require_listed(str(folder))
-    paths = [path for path in sorted(folder.rglob("*")) if not path.is_dir()]
-    for path in paths:
+    taken = {Path(file) for files in data_files.values() for file in files}
+    for path in taken:
+        if ":/" in str(path):
+            raise UserError(f"--input {spec}: its card names {path}, which is not in the folder; name files of it")
         require_regular(path, folder)
-    named = 0
-    for name in ("README.md", ".huggingface.yaml"):
-        text = (folder / name).read_text("utf-8", errors="replace") if (folder / name).is_file() else ""
-        said = card(text) if name == "README.md" else _read(text)
-        for path in _below(said.get("configs"), ("data_files", "data_dir")):
-            named += 1
-            here = "://" not in path and "::" not in path and ".." not in Path(path).parts
-            if not here or not is_inside(folder / path, folder):
-                raise UserError(f"--input {spec}: {name} names {path}, which is not in the folder; name files of it")
-    inside = [path.relative_to(folder) for path in paths if not _ABOUT.fullmatch(path.name)]
-    shown = [path for path in inside if not any(part.startswith(".") for part in path.parts)]
+    readme = folder / "README.md"
+    if readme.is_file() and "data_files" in card(readme.read_text("utf-8", errors="replace")):
+        return
+    inside = [path for path in sorted(folder.rglob("*")) if not path.is_dir() and not _ABOUT.fullmatch(path.name)]
+    shown = [path for path in inside if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     found = {form: path for path in shown if (form := FORMATS.get(kind_of(path.name)[0]))}
-    if len(found) > 1 and not named:
+    if len(found) > 1:
+        named = ", ".join(str(path.relative_to(folder)) for path in found.values())
         raise UserError(
-            f"--input {spec}: the folder holds several formats ({', '.join(map(str, found.values()))}), and `datasets` "
-            "reads one of them; give each its own folder, or name the files in the card's configs"
+            f"--input {spec}: the folder holds several formats ({named}), and `datasets` reads one of them; give each "
+            "its own folder, or name the files in the card's configs"
         )
 
 
 @functools.lru_cache(maxsize=4)
-def _open(spec: str) -> tuple[Any, str, str | None]:
-    """The dataset, streamed, or from the cache when offline; its name and configuration. Raises UserError."""
+def _open(spec: str) -> tuple[Any, str]:
+    """The dataset, streamed, or from the cache when offline, and what identifies its content. Raises UserError."""
     import datasets
     from datasets.utils.logging import set_verbosity_error
     from huggingface_hub import HfApi
@@ -168,16 +138,20 @@ def _open(spec: str) -> tuple[Any, str, str | None]:
     first: Exception | None = None
     for name, config, split in _parse(spec):
         folder = Path(name) if Path(name).is_dir() else None
-        streaming = not offline() or folder is not None
-        if folder is not None:
-            try:
-                _require_whole(spec, folder)
-            except PermissionError as error:  # prepare would take it for one of --output
-                raise forbidden(error) from None
         try:
             if not offline() and "/" not in name and folder is None:
                 name = HfApi().dataset_info(name).id  # huggingface_hub 2.4 reads files of OWNER/NAME only
-            return datasets.load_dataset(name, config, split=split, streaming=streaming), name, config
+            builder = datasets.load_dataset_builder(name, config)
+            if folder is not None:
+                _require_whole(spec, folder, builder.config.data_files or {})
+            if folder is not None or not offline():
+                return builder.as_streaming_dataset(split=split), str(builder.hash)
+            builder.download_and_prepare()
+            return builder.as_dataset(split=split), str(builder.hash)
+        except UserError:
+            raise
+        except PermissionError as error:  # prepare would take it for one of --output
+            raise forbidden(error) from None
         except Exception as error:  # the library raises two dozen kinds
             first = first or error
             if isinstance(error, ConnectionError) and not offline():  # another meaning of the name would wait as long

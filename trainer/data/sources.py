@@ -7,11 +7,7 @@ read becomes one clear line.
 import hashlib
 import io
 import logging
-import lzma
 import os
-import re
-import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -124,16 +120,10 @@ def _files(name: str, over: dict[str, list[str]]) -> list[Source]:
         raise _unreached(name, error) from None
 
 
-#: What a message says of a failure that may pass; a name that no server answers to, or a refusal, does not.
-_PASSES = re.compile(r"Connect|[Tt]ime(d )?[Oo]ut|Unavailable|[Rr]eset|SlowDown|TooMany|\b(429|5\d\d)\b")
-_STAYS = re.compile(r"Name or service|nodename|gaierror|Credentials|Denied|Forbidden|\b40[134]\b")
-
-
 def _unreached(name: str, error: BaseException) -> UserError:
-    told = cause(error)
-    kind = Passing if _PASSES.search(told) and not _STAYS.search(told) else UserError
     inner = ", and name a server on a private address in dataset.privateServers" if in_stack() and "://" in name else ""
-    return kind(f"--input {name}: cannot be reached ({told}); check the name and the access{inner}")
+    kind = Passing if may_pass(error) else UserError
+    return kind(f"--input {name}: cannot be reached ({cause(error)}); check the name and the access{inner}")
 
 
 def _listed(system: Any, path: str, name: str, over: dict[str, list[str]]) -> list[dict[str, Any]]:
@@ -182,7 +172,7 @@ def _card(system: Any, path: str, name: str, files: list[str]) -> str:
     Raises UserError for several splits: whoever trains on all of them trains on what is held out.
     """
     readme = f"{path.rstrip('/')}/README.md"
-    said = hub.card(system.cat_file(readme).decode("utf-8", "replace")) if readme in files else {}
+    said = hub.card(system.cat_file(readme).decode("utf-8", "replace")) if readme in files else ""
     others = [file for file in files if file != readme]
     splits = hub.splits(said, [file.removeprefix(path) for file in others if said or KINDS[kind_of(file)[0]] != "text"])
     if len(splits) > 1 and (said or any(split.startswith("train") for split in splits)):
@@ -271,38 +261,16 @@ def _stored(source: Source) -> Any:
 @contextmanager
 def reading(source: Source) -> Iterator[None]:
     """Turn failures to read `source` into a UserError that names it and what helps."""
-    again = "run the same command again: it goes on where it stopped"
     try:
         yield
     except UserError:
         raise
+    except Unfit as error:
+        raise UserError(f"--input {source.name}: {error.strerror}; name another file, or mend this one") from None
     except Exception as error:  # each file system and format has its own exceptions
-        reason, helps = f"reading failed ({cause(error)})", again
-        if source.kind == "hub":  # datasets wraps what its readers raise
-            helps = again if may_pass(error) else "its files are damaged, or of a kind that datasets does not read"
-        elif isinstance(error, Unfit):
-            reason, helps = str(error.strerror), "name another file, or mend this one"
-        elif isinstance(error, FileNotFoundError):
-            reason, helps = "disappeared during the preparation", "put it back"
-        elif source.compression == "zstd" and "too much memory" in str(error):
-            reason = "needs a zstd window of more than the 128 MiB that are read"
-            helps = "compress it with a smaller one: zstd -d --long=31 -c FILE | zstd -o NEW.zst"
-        elif isinstance(error, (EOFError, lzma.LZMAError, zlib.error, *_arrow())) or (
-            (source.compression or source.kind == "parquet")  # pyarrow has none of its own for some
-            and isinstance(error, OSError)
-            and error.errno is None
-            and not isinstance(error, (ConnectionError, TimeoutError))
-        ):
-            reason, helps = f"is damaged or cut short ({cause(error)})", "fetch or make it again"
-        elif isinstance(error, (ValueError, TypeError, LookupError, NotImplementedError)):
-            reason, helps = f"cannot be read ({cause(error)})", "convert it, or make it again"
-        raise UserError(f"--input {source.name}: {reason}; {helps}") from None
-
-
-def _arrow() -> tuple[type[Exception], ...]:
-    """pyarrow's errors for the content of a file; those of its storage are OSErrors with a number."""
-    arrow = sys.modules.get("pyarrow")
-    return (arrow.ArrowInvalid, arrow.ArrowSerializationError) if arrow else ()
+        helps = "fetch or make it again: it is damaged, cut short, or of another kind"
+        helps = "run the same command again: it goes on where it stopped" if may_pass(error) else helps
+        raise UserError(f"--input {source.name}: reading failed ({cause(error)}); {helps}") from None
 
 
 def align(file: BinaryIO, start: int) -> int:
