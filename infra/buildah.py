@@ -22,7 +22,6 @@ import urllib.parse
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +50,8 @@ PROGRESS = re.compile(
 )
 #: Seconds between two signs of life: each is a line where Pulumi writes to a log.
 HEARTBEAT = 15.0
-#: What registries answer with; both formats, so that the digest is that of the manifest as it was pushed, and both of
-#: an image for several architectures.
-MANIFEST_TYPES = ", ".join(
-    f"application/vnd.{kind}+json"
-    for kind in (
-        "oci.image.manifest.v1",
-        "docker.distribution.manifest.v2",
-        "oci.image.index.v1",
-        "docker.distribution.manifest.list.v2",
-    )
-)
+#: Both formats of an image's manifest, so that the registry answers with the one that was pushed.
+MANIFEST_TYPES = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 
 
 #: Runs a command of which the second argument says what it does.
@@ -170,14 +160,11 @@ def _alone(context: str) -> Iterator[None]:
 
     folder = os.open(context, os.O_RDONLY)
     try:
-        for seconds in count():
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if seconds % HEARTBEAT == 0:
-                    _tell(f"image: another pulumi up builds it, {seconds} s")
-                time.sleep(1)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _tell("image: another pulumi up builds it")
+            fcntl.flock(folder, fcntl.LOCK_EX)
         yield
     finally:
         os.close(folder)
@@ -231,23 +218,17 @@ def opener(insecure: bool) -> urllib.request.OpenerDirector:
 
 def registry_has(reference: str, insecure: bool, authfile: str | None = None) -> bool:
     """Whether a registry has the manifest of name@digest; not, too, where it cannot be asked."""
-    return registry_digest(reference, insecure, authfile) is not None
-
-
-def registry_digest(reference: str, insecure: bool, authfile: str | None = None) -> str | None:
-    """Digest of the manifest that a registry has under name:tag or name@digest; None: there is none, or no answer."""
     address, path = reference.split("/", 1)
-    name, _, version = path.rpartition("@" if "@" in path else ":")
-    url = f"{'http' if insecure else 'https'}://{address}/v2/{name}/manifests/{version}"
+    url = f"{'http' if insecure else 'https'}://{address}/v2/{path.replace('@', '/manifests/')}"
     headers = {"Accept": MANIFEST_TYPES}
     try:
         if authfile:
             headers["Authorization"] = basic(authfile, address)
-        with _open(urllib.request.Request(url, method="HEAD", headers=headers), insecure) as response:
-            return response.headers.get("Docker-Content-Digest") or (version if "@" in path else None)
+        with _open(urllib.request.Request(url, method="HEAD", headers=headers), insecure):
+            return True
     except (OSError, ValueError, KeyError):
         # A registry that wants credentials, or none at all: the push will tell.
-        return None
+        return False
 
 
 def _open(request: urllib.request.Request, insecure: bool) -> Any:
@@ -291,14 +272,8 @@ def run_and_show(
     began, ended, step, progress = time.monotonic(), threading.Event(), "", ""
 
     def beat() -> None:
-        before = told = ""
         while not ended.wait(HEARTBEAT):
-            # Bytes say how far it is where nothing else does, unless they say nothing new either: those of a RUN step
-            # are counted when it has ended.
-            latest, copied = progress, f"{_written(process.pid) / 1e9:.1f} GB copied"
-            how_far = f", {latest if latest not in ('', before) else copied}"
-            tell(f"{what}{step}, {time.monotonic() - began:.0f} s{how_far if how_far != told else ''}")
-            before, told = latest, how_far
+            tell(f"{what}{step}, {time.monotonic() - began:.0f} s{progress and f', {progress}'}")
 
     whole = {**os.environ, **(environment or {})}
     # Where Pulumi is killed, a build does not go on for minutes without it.
@@ -321,13 +296,6 @@ def run_and_show(
             ended.set()
     if process.returncode:
         raise RuntimeError("\n".join([f"{' '.join(command[:2])} failed with exit code {process.returncode}:", *tail]))
-
-
-def _written(pid: int) -> int:
-    """Bytes that a process wrote, to files, pipes and a registry: some several times; 0 where nobody counts them."""
-    with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/io").read_text().split("wchar: ")[1].split()[0])
-    return 0
 
 
 def _tell(message: str) -> None:

@@ -58,8 +58,6 @@ class Feature(_Fact):
     """Names of the quotas that it counts against."""
     versions: dict[str, str] = {}
     """Component -> its oldest version that has the feature."""
-    zones: tuple[str, ...] = ()
-    """Zones that offer it; empty: not bound to zones, or by machine type."""
 
 
 @cache

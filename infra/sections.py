@@ -241,10 +241,10 @@ class ImageConfig(Section):
     builder: Literal["buildah", "buildkit", "prebuilt"] | None = None
     """`buildkit` needs a Docker engine or a remote BuildKit; `buildah` needs neither; `prebuilt` builds nothing.
     Default: what the local node offers, else buildkit."""
-    registry: str | None = None
+    registry: Annotated[str | None, OnlyWith("cluster.kind", "existing")] = None
     """Registry that this machine pushes to and the cluster pulls from, for example localhost:5001, ghcr.io/you or
-    docker.io/you. Default: the local node's; with kind gke an Artifact Registry repository, with kind eks an ECR
-    repository that the stack makes."""
+    docker.io/you. Default: the local node's. With kind gke the stack makes an Artifact Registry repository, with kind
+    eks an ECR repository."""
     insecure: Annotated[bool, OnlyWith("image.registry")] = False
     """The registry speaks plain HTTP, as those of this machine (localhost:5001) and of the local node always do."""
     buildx: Annotated[

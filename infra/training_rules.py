@@ -14,7 +14,7 @@ from infra.config import Rule, StackConfig, breaks
 from infra.sections import DATA, PRIVATE, within
 from trainer.config import memory, rules
 from trainer.config.addresses import on_volume
-from trainer.config.schema import Config, allowed, resolved
+from trainer.config.schema import Config, allowed
 from trainer.config.vocabulary import GPT2, TRAINABLE, words_to_train
 from trainer.plain import counted
 
@@ -61,19 +61,6 @@ def _warmup(config: StackConfig) -> Iterator[str]:
         )
 
 
-#: Bytes of a configuration; Kubernetes takes 1 MiB, and names of folders are to come.
-_LARGEST = 1_000_000
-
-
-@breaks("", {"training": {"evaluation": {"prompt": "x" * 1_000_000}}}, "training: 1,0")
-def _size(config: StackConfig) -> Iterator[str]:
-    if (size := len(resolved(config.training).encode())) > _LARGEST:
-        yield (
-            f"training: {size:,} bytes with its defaults; allowed: at most {_LARGEST:,}, because pods get it as a "
-            "ConfigMap; give long texts as files on the shared volume"
-        )
-
-
 @breaks(
     "",
     {"training": {"engine": {"zeroStage": 2}}},
@@ -83,11 +70,6 @@ def _size(config: StackConfig) -> Iterator[str]:
     "",
     {"training": {"run": {"directory": "/x"}}},
     "training.run.directory: /x would not be used; the folder follows",
-)
-@breaks(
-    "gcp-c3",
-    {"training": {"engine": {"zeroStage": 2}}},
-    "training.engine.zeroStage: only used with engine.name deepspeed; set",
 )
 def _unused(config: StackConfig) -> Iterator[str]:
     training = config.training
@@ -231,6 +213,8 @@ def _tokenizer(config: StackConfig) -> Iterator[str]:
 #: A run is refused when this share of the memory that it needs by the formula exceeds what there is: the formula counts
 #: what autograd keeps without the compiler, and the size in a model's name is rounded.
 _SURE = 0.85
+#: What takes least memory of a model, in words.
+SMALLEST = "model.checkpointing: true and microBatch: 1"
 
 
 def shape_of(config: StackConfig) -> memory.Shape | None:
@@ -273,16 +257,11 @@ def _memory(config: StackConfig) -> Iterator[str]:
         kinds = {f"engine.name: fsdp on {world} workers": {"engine.name": "fsdp"}} if world > 1 else {}
         if training.model.name:
             kinds["adapter.kind: lora"] = {"adapter.kind": "lora", "engine.name": "ddp"}
-        more = {"": {}, "model.checkpointing: true": {"model.checkpointing": True}}
-        more["model.checkpointing: true, microBatch: 1"] = {"model.checkpointing": True, "micro_batch": 1}
-        fitting: list[str] = []
-        for kind, change in {**kinds, "": {}}.items():
-            for addition, further in more.items():
-                chosen = allowed(training, {**change, **further})
-                if chosen and gib(chosen) < most:
-                    way = " with ".join(filter(None, (kind, addition)))
-                    fitting.append(f"{way} ({gib(chosen):.1f} GiB)")
-                    break
+        smallest = {"model.checkpointing": True, "micro_batch": 1}
+        ways = kinds | {f"{kind} with {SMALLEST}": {**change, **smallest} for kind, change in kinds.items()}
+        ways[SMALLEST] = smallest
+        trials = {way: allowed(training, change) for way, change in ways.items()}
+        fitting = [f"{way} ({gib(trial):.1f} GiB)" for way, trial in trials.items() if trial and gib(trial) < most]
         yield (
             f"training.engine.name: {model} with {training.engine.name} needs {gib(training):.1f} GiB a "
             f"{'worker' if there else 'pod'}{estimate}, {where}; use {', '.join([*fitting, 'a smaller model'])} or "
@@ -331,7 +310,6 @@ RULES: tuple[Rule, ...] = (
     _settings,
     _training,
     _warmup,
-    _size,
     _unused,
     _models,
     _inputs,

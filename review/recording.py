@@ -242,8 +242,7 @@ def record(stack_name: str, values: Mapping[str, Any] | None = None, known: bool
         set_all_config({f"{PROJECT}:{key}": json.dumps(value) for key, value in values.items()})
         # Drop set_mocks' own root stack: the program runs in a fresh one, as under the real engine.
         set_root_resource(None)  # pyrefly: ignore[bad-argument-type]
-        # No registry is asked either.
-        with _without_collector(), patch("infra.buildah.registry_digest", return_value=computed.DIGEST):
+        with _without_collector():
             _sync_await(run_in_stack(_program))
     finally:
         asyncio.set_event_loop(None)

@@ -155,8 +155,8 @@ class EksConfig(Section):
     efa_plugin: Annotated[
         Annotated[str, StringConstraints(pattern=r"^\S+@sha256:[0-9a-f]{64}$")] | None, OnlyWith("nodes.efa")
     ] = None
-    """The device plugin of the adapters, NAME@sha256:DIGEST. Default: the release that trainyard was
-    written for, in the image that its registry, public.ecr.aws, has under that tag when it is asked at each preview."""
+    """The device plugin of the adapters, NAME@sha256:DIGEST; required with `nodes.efa`. AWS publishes it as
+    public.ecr.aws/eks/aws-efa-k8s-device-plugin:v0.5.20."""
     gpu_metrics: bool = False
     """Run NVIDIA's DCGM exporter on the nodes with accelerators: Prometheus metrics on port 9400."""
 

@@ -14,7 +14,6 @@ from typing import TypeVar
 import pulumi
 import pulumi_aws as aws
 
-from infra import buildah
 from infra.config import ConfigError, StackConfig
 from infra.eks.addons import CHOSEN_FOR, DISTURBING, NAMES
 from infra.eks.keys import KEEP_RELEASES, EksConfig, EksNodes
@@ -27,9 +26,6 @@ PARAMETERS = {
     image: f"/aws/service/eks/optimized-ami/{{version}}/amazon-linux-2023/x86_64/{kind}/recommended/release_version"
     for image, kind in ((IMAGE, "standard"), (GPU_IMAGE, "nvidia"))
 }
-#: AWS's device plugin of Elastic Fabric Adapters. Nobody publishes its digests, and the registry of EKS's own images
-#: tells them to no other account (aws/containers-roadmap issue 743); the public one tells everybody.
-EFA_PLUGIN = "public.ecr.aws/eks/aws-efa-k8s-device-plugin:v0.5.20"
 _Answer = TypeVar("_Answer")
 
 
@@ -105,26 +101,6 @@ def addon_versions(config: StackConfig, provider: aws.Provider) -> dict[str, str
         }
 
     return _ask(f"for the add-ons' versions for {eks.version}; they keep theirs", question) or {}
-
-
-def efa_plugin(config: StackConfig, stack: str) -> str | None:
-    """The image of the adapters' device plugin, by digest; None: the nodes have no adapters.
-
-    A preview without an answer names it by its tag.
-
-    Raises:
-        ConfigError: no answer, in `pulumi up`.
-    """
-    eks = config.section(EksConfig)
-    if not config.section(EksNodes).efa or eks.efa_plugin:
-        return eks.efa_plugin
-    if digest := buildah.registry_digest(EFA_PLUGIN, insecure=False):
-        return f"{EFA_PLUGIN}@{digest}"
-    problem = f"eks.efaPlugin: {EFA_PLUGIN.partition('/')[0]} does not say which image {EFA_PLUGIN} is"
-    if not pulumi.runtime.is_dry_run():
-        raise ConfigError(stack, [f"{problem}; pods run images by digest: try again, or give NAME@sha256:DIGEST"])
-    pulumi.log.warn(f"{problem}; `pulumi up` would refuse to go on without its digest")
-    return EFA_PLUGIN
 
 
 def _ask(what: str, question: Callable[[], _Answer]) -> _Answer | None:

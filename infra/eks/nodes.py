@@ -181,8 +181,8 @@ def worker_zones(config: StackConfig, scope: Scope) -> tuple[str, ...]:
     return scope.zones[:1] if config.section(EksNodes).efa else scope.zones
 
 
-def as_scheduled(config: StackConfig, efa_plugin: str | None) -> WorkerPool:
-    """The worker groups as pods see them. `efa_plugin`: image of their adapters' device plugin."""
+def as_scheduled(config: StackConfig) -> WorkerPool:
+    """The worker groups as pods see them."""
     nodes, eks, machine = config.section(EksNodes), config.section(EksConfig), config.machine
     cpu, memory = for_pods(machine)
     return WorkerPool(
@@ -198,7 +198,7 @@ def as_scheduled(config: StackConfig, efa_plugin: str | None) -> WorkerPool:
         # The slowest type that may come.
         network_gbit=min(INTERCONNECT["gbit_per_second"][name] for name in nodes.machine_types),
         devices={EFA: "1"} if nodes.efa else {},
-        adapter_plugin=efa_plugin,
+        adapter_plugin=eks.efa_plugin,
         device_plugin=True,
         metrics_exporter=eks.gpu_metrics,
     )

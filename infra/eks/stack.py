@@ -29,7 +29,6 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     owned = pulumi.ResourceOptions(providers={"aws": aws_provider})
     component = pulumi.ComponentResource("trainyard:infra:EksCluster", config.name, None, owned)
     offers = lookups.offers(config, stack, aws_provider)
-    plugin = lookups.efa_plugin(config, stack)
     scope = Scope(name=config.name, region=eks.region, zones=tuple(offers), stack=stack, parent=component)
     net = network.build(config, scope)
     images = registry.build(config, scope)
@@ -72,7 +71,7 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     return Cluster(
         name=config.name,
         provider=kubernetes,
-        workers=nodes.as_scheduled(config, plugin),
+        workers=nodes.as_scheduled(config),
         storage=volume.shared,
         registry=images,
         builder=config.image.builder or "buildkit",

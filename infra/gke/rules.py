@@ -87,11 +87,6 @@ def _threads(config: StackConfig) -> Iterator[str]:
 )
 @breaks(
     "gcp-a100",
-    {"nodes": {"compactPlacement": True, "consumption": "flex_start"}},
-    "nodes.compactPlacement: cannot be combined with nodes.consumption flex_start",
-)
-@breaks(
-    "gcp-a100",
     {
         "nodes": {"machineType": "n1-standard-8", "compactPlacement": True, "localSsds": 0},
         "training": {"precision": "fp16"},
@@ -182,21 +177,9 @@ def _zones(config: StackConfig) -> Iterator[str]:
     for zone in nodes.zones:
         if not re.fullmatch(rf"{gke.region}-[a-z]", zone):
             yield f"nodes.zones: '{zone}' is not a zone of {gke.region}, where gke.zone is; give one such as {gke.zone}"
-    if len(set(nodes.zones)) != len(nodes.zones):
-        yield f"nodes.zones: {', '.join(nodes.zones)} names a zone twice; remove it"
     for key, used in (("compactPlacement", nodes.compact_placement), ("reservation", nodes.reservation)):
         if used and len(nodes.zones) > 1:
             yield f"nodes.zones: {len(nodes.zones)} zones with nodes.{key}, which is in one; allowed: 1 zone"
-
-
-@breaks("gcp-c3", {"nodes": {"gpuDriver": "daemonset"}}, "nodes.gpuDriver: c3-highmem-8 has no accelerator")
-@breaks("gcp-c3", {"nodes": {"gpuDriverVersion": "LATEST"}}, "nodes.gpuDriverVersion: c3-highmem-8 has no accelerator")
-def _driver(config: StackConfig) -> Iterator[str]:
-    nodes = config.section(GkeNodes)
-    by_us, chosen = nodes.gpu_driver == "daemonset", "gpu_driver_version" in nodes.model_fields_set
-    for key, used in (("gpuDriver", by_us), ("gpuDriverVersion", chosen)):
-        if used and not config.machine.accelerators:
-            yield f"nodes.{key}: {config.machine.name} has no accelerator; remove it"
 
 
 @breaks(
@@ -208,11 +191,6 @@ def _driver(config: StackConfig) -> Iterator[str]:
     "gcp-a100",
     {"storage": {"kind": "filestore", "sizeGib": 1024, "retain": True}},
     "storage.retain: a Filestore instance lives in the stack's network and goes with it",
-)
-@breaks(
-    "gcp-a100",
-    {"storage": {"retain": True, "disk": "mine"}},
-    "storage.retain: a disk that storage.disk names is never deleted; remove retain",
 )
 @breaks(
     "gcp-a100",
@@ -236,19 +214,6 @@ def _storage(config: StackConfig) -> Iterator[str]:
     yield from refuse_reference("storage.serverImage", storage.server_image, config.image)
     if storage.disk and not re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", storage.disk):
         yield f"storage.disk: '{storage.disk}' is no name of a disk; `gcloud compute disks list` shows them"
-    if storage.disk and storage.retain:
-        yield "storage.retain: a disk that storage.disk names is never deleted; remove retain"
-
-
-@breaks(
-    "gcp-a100", {"image": {"registry": "ghcr.io/me"}}, "image.registry: the stack makes an Artifact Registry repository"
-)
-def _registry(config: StackConfig) -> Iterator[str]:
-    if config.image.registry:
-        yield (
-            "image.registry: the stack makes an Artifact Registry repository that its nodes may read; remove it, or "
-            "use image.builder prebuilt with an image that they can pull"
-        )
 
 
 RULES: tuple[Rule, ...] = (
@@ -260,7 +225,5 @@ RULES: tuple[Rule, ...] = (
     _consumption,
     _fallback,
     _zones,
-    _driver,
     _storage,
-    _registry,
 )

@@ -71,15 +71,11 @@ def test_a_key_that_was_set_without_path_says_how_to_set_it(key: str) -> None:
         ),
         ({"training": {"compil": True}}, "training.compil: unknown key; did you mean compile?"),
         ({"training": {"micro_bach": 1}}, "training.micro_bach: unknown key; did you mean microBatch?"),
-        ({"training": {"micro_batch": -1}}, "training.micro_batch: -1 is not allowed; "),
         ({"training": {"microBatch": 1, "micro_batch": 2}}, "training.microBatch: given twice, as microBatch and "),
         ({"training": {"learningRate": 1}}, "training.learningRate: unknown key; did you mean training.optimizer.lear"),
         ({"training": {"engine": {"zero_stage": 9}}}, "training.engine.zero_stage: 9 is not allowed; "),
-        ({"workers": {"machine_type": "x"}}, "workers.machine_type: unknown key; did you mean nodes.machineType?"),
         ({"machineType": "x"}, "machineType: unknown key; did you mean nodes.machineType?"),
-        ({"workers": {"name": "x"}}, "workers.name: unknown key; allowed: count, "),
         ({"dataset": {"name": "Open Web"}}, "dataset.name: 'Open Web' is not a name"),
-        ({"dataset": {"documents": "words"}}, "dataset.documents: 'words' is not known; allowed: 'file', 'lines'"),
         (
             {"dataset": {"input": "chats.jsonl"}},
             "dataset.input: 'chats.jsonl' is not a list; give it as [chats.jsonl]",
@@ -91,7 +87,7 @@ def test_a_key_that_was_set_without_path_says_how_to_set_it(key: str) -> None:
                 {"dataset": {"input": ["sample", text]}},
                 f"dataset.input.1: '{text}' names nothing; give a file or folder",
             )
-            for text in ("", "gs://", "s3://", "s3:///texts", "https://", "hf:")
+            for text in ("", "s3:///texts", "hf:")
         ),
         (
             {"training": {"task": "question_answering", "questionAnswering": {"train": "gs://"}}},
@@ -100,15 +96,12 @@ def test_a_key_that_was_set_without_path_says_how_to_set_it(key: str) -> None:
         ({"dataset": {"name": "c" * 41}}, f"dataset.name: '{'c' * 41}' has 41 characters; allowed: at most 40"),
         ({"training": "small"}, "training: 'small' is not a section"),
         ({"tensorboard": False}, "tensorboard: false is not a section; give it as keys and values"),
-        ({"job": ""}, "job: '' is not a section"),
         ({"workers": {"cpu": "many"}}, "workers.cpu: 'many' is not a number"),
         (
             {"workers": {"tolerations": ["sku=gpu:Never"]}},
             "workers.tolerations.0: 'sku=gpu:Never' is no taint; give KEY,",
         ),
-        ({"workers": {"tolerations": ["a b"]}}, "workers.tolerations.0: 'a b' is no taint; give KEY,"),
         ({"workers": {"nodeSelector": {"pool": "a b"}}}, "workers.nodeSelector: 'pool: a b' is no label; `kubectl get"),
-        ({"workers": {"nodeSelector": {"pool": [1]}}}, "workers.nodeSelector.pool: [1] is not text"),
         ({"workers": {"runtimeClass": "Nvidia"}}, "workers.runtimeClass: 'Nvidia' is not the name of a RuntimeClass; "),
     ],
 )
@@ -165,16 +158,9 @@ def test_a_section_whose_keys_are_all_commented_out_is_empty(monkeypatch: pytest
     ("given", "said"),
     [
         ("10.0.0.5/24", "is no address; give one as 10.0.0.10, or a range by its first address, as 10.0.0.0/28"),
-        ("minio.local", "is no address"),
-        ("10.0.0.5:9000", "is no address"),
         ("0.0.0.0/0", "is in none of 10.0.0.0/8"),
-        ("10.0.0.0/7", "is in none of 10.0.0.0/8"),
-        ("8.8.8.8", "is in none of 10.0.0.0/8"),
         ("::/0", "is in none of 10.0.0.0/8"),
         ("169.254.169.254", "is in none of 10.0.0.0/8"),
-        ("127.0.0.1", "is in none of 10.0.0.0/8"),
-        ("fe80::1", "is in none of 10.0.0.0/8"),
-        ("fd00:ec2::254", "holds fd00:ec2::/32, with the credentials of AWS's nodes"),
         ("fc00::/7", "holds fd00:ec2::/32, with the credentials of AWS's nodes"),
     ],
 )

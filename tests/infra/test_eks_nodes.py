@@ -11,7 +11,7 @@ import pytest
 
 from infra.eks.keys import KEEP_RELEASES
 from review.recording import Recording
-from tests.infra.eks import ZONES, pod, stack, workers
+from tests.infra.eks import PLUGIN, ZONES, pod, stack, workers
 
 
 def template(found: Recording, name: str = "workers") -> dict[str, Any]:
@@ -117,7 +117,8 @@ def test_a_fallback_is_the_last_choice_and_no_other_kind_of_node_for_a_pod() -> 
         assert {key: group[key] for key in same} == {key: other[key] for key in same}, "one training runs on both"
     assert not [item for item in stack().resources if item.name.startswith("fallback-")]
     with_adapter = stack(
-        nodes={"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "fallback": "on_demand"}
+        nodes={"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "fallback": "on_demand"},
+        eks={"efaPlugin": PLUGIN},
     )
     assert {item.name for item in with_adapter.resources if item.kind == "Tag"} == {
         "efa-use2-az1",
@@ -127,7 +128,8 @@ def test_a_fallback_is_the_last_choice_and_no_other_kind_of_node_for_a_pod() -> 
 
 def test_larger_sizes_have_an_elastic_fabric_adapter_in_one_zone() -> None:
     assert "networkInterfaces" not in template(stack())
-    found = stack(nodes={"machineType": "g4dn.8xlarge", "alternatives": ["g4dn.16xlarge"], "efa": True})
+    nodes = {"machineType": "g4dn.8xlarge", "alternatives": ["g4dn.16xlarge"], "efa": True}
+    found = stack(nodes=nodes, eks={"efaPlugin": PLUGIN})
     (interface,) = template(found)["networkInterfaces"]
     assert interface["interfaceType"] == "efa"
     assert interface["securityGroups"], "EKS adds its group only where no interface is spelled out"
@@ -136,7 +138,8 @@ def test_larger_sizes_have_an_elastic_fabric_adapter_in_one_zone() -> None:
     training = pod(found, "Job", "training")["containers"][0]
     assert training["resources"]["limits"]["vpc.amazonaws.com/efa"] == "1"
     assert {"name": "FI_PROVIDER", "value": "efa"} in training["env"]
-    assert pod(found, "DaemonSet", "efa-device-plugin")["nodeSelector"] == {"trainyard/pool": "workers"}
+    plugin = pod(found, "DaemonSet", "efa-device-plugin")
+    assert (plugin["nodeSelector"], plugin["containers"][0]["image"]) == ({"trainyard/pool": "workers"}, PLUGIN)
     tag = found.one("Tag").inputs
     assert tag["autoscalingGroupName"].startswith("eks-workers-use2-az1-")
     assert tag["tag"] == {

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from infra.config import ConfigError
 from infra.eks.keys import EksConfig, versions
@@ -59,14 +57,6 @@ def test_each_rule_says_what_is_wrong_and_what_is_allowed(
     assert all("\n" not in problem for problem in found)
 
 
-def test_a_smaller_network_is_allowed_and_an_ampere_trains_in_bf16() -> None:
-    nodes = {"machineType": "g5.xlarge", "alternatives": ["g5.2xlarge"], "consumption": "on_demand"}
-    config = parse(
-        changed(STACK, eks={"vpcCidr": "192.168.16.0/20"}, nodes=nodes, training={"precision": "bf16"}), STACK
-    )
-    assert config.training.precision == "bf16"
-
-
 def test_the_keys_of_a_cloud_are_refused_where_it_is_not() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(changed("gcp-c3", nodes={"efa": True, "alternatives": ["c3-highmem-22"]}), "gcp-c3")
@@ -90,31 +80,3 @@ def test_the_machines_are_what_they_are_for() -> None:
         assert machine.efa == (machine.vcpus >= 32), "EFA begins at 8xlarge in all three families"
     # amazon-eks-ami's own figures for g4dn.xlarge: 29 pods, 574 MiB for the kubelet.
     assert allocatable(machines()["g4dn.xlarge"])[1] == pytest.approx(16 * 0.925 - 574 / 1024 - 100 / 1024, abs=0.01)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "eks": st.dictionaries(
-                st.sampled_from(["region", "zones", "apiAllowedCidrs", "vpcCidr", "version", "admins", "systemNodes"]),
-                st.one_of(st.none(), st.integers(), st.text(max_size=8), st.lists(st.text(max_size=8), max_size=3)),
-                max_size=4,
-            ),
-            "nodes": st.dictionaries(
-                st.sampled_from(["machineType", "alternatives", "max", "consumption", "efa", "localSsds", "diskType"]),
-                st.one_of(st.none(), st.integers(), st.booleans(), st.sampled_from([*machines(), ""])),
-                max_size=4,
-            ),
-        },
-    )
-)
-def test_any_nonsense_is_one_line_a_problem_and_no_traceback(sections: dict[str, Any]) -> None:
-    found: list[str] = ["nothing"]
-    try:
-        parse(changed(STACK, **sections), STACK)
-    except ConfigError as error:
-        found = [*error.lines]
-    assert found
-    assert all("\n" not in problem for problem in found)

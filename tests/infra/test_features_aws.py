@@ -12,6 +12,7 @@ from infra.eks.keys import EksConfig
 from infra.features import features, features_of
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recorded, Recording, record
+from tests.infra.eks import PLUGIN
 from tests.infra.recorded import recorded, sections_to_vary, variants
 
 AWS = [name for name in stacks() if "eks" in stack_file_values(name)]
@@ -21,7 +22,10 @@ SECTIONS = ("eks", "nodes", "storage", "image")
 MORE: list[dict[str, Any]] = [
     {"dataset": {"input": ["s3://mine/folder"]}},
     {"eks": {"admins": ["arn:aws:iam::123456789012:role/ops"]}},
-    {"nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "compactPlacement": True}},
+    {
+        "nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "compactPlacement": True},
+        "eks": {"efaPlugin": PLUGIN},
+    },
     {"nodes": {"machineType": "g5.xlarge", "alternatives": [], "consumption": "on_demand"}},
     {"storage": {"disk": "fs-0123456789abcdef0"}},
     {"image": {"builder": "prebuilt", "ref": "ghcr.io/you/trainer@sha256:" + "a" * 64}},

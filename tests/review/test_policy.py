@@ -16,6 +16,7 @@ from infra.image import RECIPES
 from infra.stackfiles import ROOT, stacks
 from review.policy import RULES, broken, demand, name
 from review.recording import Recorded, Recording, record_anywhere
+from tests.infra.eks import PLUGIN
 from tests.infra.recorded import changed, recorded
 
 Inputs = dict[str, Any]
@@ -268,7 +269,7 @@ CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
         "aws-g4dn",
         {
             "nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True},
-            "eks": {"publicNodes": True, "irsa": True, "secretsEncryption": False},
+            "eks": {"publicNodes": True, "irsa": True, "secretsEncryption": False, "efaPlugin": PLUGIN},
         },
     ),
     (

@@ -29,6 +29,7 @@ from tests.infra.doctor.conftest import (
     only,
     problems,
 )
+from tests.infra.eks import PLUGIN
 from tests.infra.recorded import changed
 
 
@@ -166,7 +167,7 @@ def test_without_credentials_it_says_what_it_could_not_see(
     [
         {},
         {
-            "eks": {"admins": ["arn:aws:iam::123456789012:role/team"], "irsa": True},
+            "eks": {"admins": ["arn:aws:iam::123456789012:role/team"], "irsa": True, "efaPlugin": PLUGIN},
             "nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "compactPlacement": True},
         },
     ],
