@@ -5,12 +5,10 @@ import importlib.metadata
 import os
 import platform
 import tempfile
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 NOTES = "<!-- From here on by hand; the bench keeps it. -->"
-CALM_SECONDS = 2.0
 
 
 def results(rehearsal: bool = False) -> Path:
@@ -57,18 +55,9 @@ def describe(*packages: str) -> str:
     return "; ".join(parts)
 
 
-def busy() -> float:
-    """Measure the share of the processors that others use now, 0 to 1. Call it before a measurement begins."""
-    before = _processor_time()
-    time.sleep(CALM_SECONDS)
-    idle, total = (after - then for after, then in zip(_processor_time(), before, strict=True))
-    return 1 - idle / total
-
-
-def _processor_time() -> tuple[int, int]:
-    """Return idle and all ticks since boot (proc(5): the cpu line's fourth and fifth figures are idle and iowait)."""
-    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    return fields[3] + fields[4], sum(fields)
+def load() -> str:
+    """Say what other programs ran. Call it before a measurement begins."""
+    return f"load average {os.getloadavg()[0]:.1f} when it began"
 
 
 def _processor() -> str:

@@ -69,7 +69,7 @@ def main() -> int:
     if problem := unmet():
         print(f"error: {problem}", file=sys.stderr)
         return 2
-    others = page.busy()
+    load = page.load()
     found: dict[type[Lab], list[list[float]]] = {Torchrun: [], Lab: []}
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as temporary:
         dataset = make_dataset(Path(temporary) / "dataset")
@@ -85,7 +85,7 @@ def main() -> int:
         RESULTS,
         "# Recovery, and torchrun's",
         f"`python -m bench.recovery`: {page.describe('torch')}; etcd {toolchain.version(toolchain.BY_NAME['etcd'])}; "
-        f"{others:.0%} of the processors used by others when it began.",
+        f"{load}.",
         ABOUT.format(times=TIMES),
         page.table(("after", "torchrun, s", "trainer.launch, s", "ratio"), rows),
     )

@@ -33,7 +33,6 @@ ABOUT = (
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="default: all")
-    parser.add_argument("--keep", metavar="FOLDER", type=Path, help="keep logs and checkpoints here")
     options = parser.parse_args()
     names = [fault.name for fault in FAULTS]
     if unknown := [name for name in options.faults if name not in names]:
@@ -41,15 +40,15 @@ def main() -> int:
     if problem := unmet():
         print(f"error: {problem}", file=sys.stderr)
         return 2
-    others, results = page.busy(), list[Result]()
+    load, results = page.load(), list[Result]()
     with tempfile.TemporaryDirectory(prefix="trainyard-chaos-") as temporary:
-        matrix = Matrix(options.keep or Path(temporary))
+        matrix = Matrix(Path(temporary))
         for fault in FAULTS:
             if fault.name in (options.faults or names):
                 results.append(matrix.play(fault))
                 print(*results[-1].cells, sep="  ", flush=True)
     if not options.faults:
-        write(results, others)
+        write(results, load)
     return int(any(result.problem or result.slow for result in results))
 
 
@@ -61,9 +60,8 @@ def unmet() -> str:
     return f"missing: {', '.join(missing)}; make chaos builds etcd, apt-get has the rest" if missing else ""
 
 
-def write(results: list[Result], others: float, path: Path = PAGE) -> None:
-    """Write the page. others: the share of the processors that other programs used when the first fault began."""
-    machine = f"`make chaos`: {page.describe('torch')}; {others:.0%} of the processors used by others."
+def write(results: list[Result], load: str, path: Path = PAGE) -> None:
+    machine = f"`make chaos`: {page.describe('torch')}; {load}."
     page.write(path, "# Fault matrix", machine, ABOUT, page.table(COLUMNS, (result.cells for result in results)))
 
 

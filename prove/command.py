@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 from pulumi import automation
 
+from bench import page
 from cli import CommandError, last_line
 from cli.target import PROOF, StackName, enter_local
 from faults import on_pods
@@ -32,7 +33,6 @@ from prove.stack import stop_signals
 from prove.subject import Subject
 
 LOCAL = "trainyard-local"
-RESUME, ADOPT, DESTROY = "--resume", "--adopt", "--destroy"
 MINUTES = 70
 """Rough time of a whole proof on a cloud: 15 until the stack is up and 10 until it is gone, as AWS takes, and 45 for
 the steps between, in which nodes come four times."""
@@ -56,8 +56,8 @@ STEPS = (
     Step("own-data", "own text is uploaded and trained on", volume.own_data, short=True),
     Step("model", "the model is fetched and loads in transformers", volume.model_out, short=True),
     Step("no-changes", "preview shows no change", close.no_changes, short=True),
-    Step("destroy", "pulumi destroy", close.destroy, closing=True, destroys=True, short=True),
-    Step("leftovers", "nothing is left", close.leftovers, closing=True, destroys=True, short=True),
+    Step("destroy", "pulumi destroy", close.destroy, closing=True, short=True),
+    Step("leftovers", "nothing is left", close.leftovers, closing=True, short=True),
     Step("cost", "what it cost", close.cost, closing=True, short=True),
 )
 
@@ -71,21 +71,13 @@ def prove(
     short: Annotated[bool, typer.Option("--short", help="5 minutes: up, training, a lost pod, own text, destroy.")] = (
         False
     ),
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the stack; --destroy removes it later.")] = False,
     limit_usd: Annotated[float, typer.Option(metavar="USD", help="Destroy when it costs more.")] = 5,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted or kept.")] = False,
-    adopt: Annotated[
-        bool, typer.Option("--adopt", help="Prove and destroy a stack prove-NAME that exists without its run.")
-    ] = False,
-    destroy: Annotated[bool, typer.Option("--destroy", help="Only remove what a run has left.")] = False,
+    destroy: Annotated[bool, typer.Option("--destroy", help="Only remove what an interrupted run has left.")] = False,
     report_to: Annotated[
         Path, typer.Option("--report", metavar="FOLDER", help="Where the report goes.")
     ] = report.FOLDER,
     folder: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> int:
-    chosen = [mode for mode, given in ((RESUME, resume), (ADOPT, adopt), (DESTROY, destroy)) if given]
-    if len(chosen) > 1:
-        raise Refused(f"{' and '.join(chosen)}: give one of them")
     if not limit_usd > 0:
         raise Refused(f"--limit-usd {limit_usd:g}: must be more than 0")
     if (stack_file_values(stack).get("cluster") or {}).get("context") == LOCAL:
@@ -101,10 +93,10 @@ def prove(
                 f"or ask it to stop: pkill -INT -f 'pulumi .*--stack {PROOF}{stack}'"
             ) from None
         try:
-            state = _state(stack, short, chosen, folder)
+            state = _state(stack, short, destroy, folder)
             screen = Screen(state, len(steps(state.short)))
             subject = Subject(stack, state, folder, limit_usd, screen.say, held=(lock.fileno(),))
-            return _prove(subject, screen, chosen, keep, report_to)
+            return _prove(subject, screen, destroy, report_to)
         except (ConfigError, automation.CommandError, NoAnswer) as error:
             # The proof's own stack does not exist yet; its settings come from the user's.
             raise Refused(last_line(str(error)).replace(f"--stack {PROOF}{stack}", f"--stack {stack}")) from None
@@ -117,39 +109,35 @@ class Refused(CommandError):
         super().__init__(text, code=2)
 
 
-def _state(stack: str, short: bool, chosen: list[str], folder: Path) -> State:
-    """The state of the run to continue, or a new one."""
+def _state(stack: str, short: bool, destroy: bool, folder: Path) -> State:
+    """The state of the run to destroy, or a new one."""
     known_state = load(folder / "state.json")
-    if RESUME in chosen or DESTROY in chosen:
+    if destroy:
         if known_state is None:
-            raise Refused(f"{chosen[0]}: no run of {stack} is known here")
+            raise Refused(f"--destroy: no run of {stack} is known here")
         return known_state
-    if known_state is not None and known_state.is_up and ADOPT not in chosen:
+    if known_state is not None and known_state.is_up:
         raise Refused(
-            f"--stack {stack}: the run begun at {known_state.begun} has not finished; give --resume to continue it, or "
-            "--destroy to remove it"
+            f"--stack {stack}: the run begun at {known_state.begun} has not finished; give --destroy to remove it"
         )
     return State(stack, short=short, begun=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
 
 
-def _prove(subject: Subject, screen: Screen, chosen: list[str], keep: bool, report_to: Path) -> int:
+def _prove(subject: Subject, screen: Screen, destroy: bool, report_to: Path) -> int:
     state, stack, folder = subject.state, subject.name, subject.folder
-    if not state.results:
-        _refuse_what_is_there(subject, ADOPT in chosen)
+    if not destroy:
+        if subject.stack.resources():
+            name = subject.stack.name
+            raise Refused(f"stack {name} has resources but no recorded run; first: trainyard down --stack {name}")
         _refuse_what_costs_more(subject)
-        state.notes |= {"load": report.load(), "commit": report.commit()}
+        state.notes |= {"load": page.load(), "commit": report.commit()}
     subject.save()
-    played = steps(state.short)
-    if DESTROY in chosen:
-        for step in played:
-            if step.closing:
-                state.results.pop(step.name, None)
-        played = tuple(step for step in played if step.closing)
+    played = tuple(step for step in steps(state.short) if step.closing or not destroy)
     if screen.console.is_terminal:
         screen.console.print(f"Proof of {stack} as stack {subject.stack.name}; log: {folder / 'log.txt'}")
     try:
         with stop_signals(signal.default_int_handler):
-            good = play(played, subject, screen, keep=keep)
+            good = play(played, subject, screen)
     except KeyboardInterrupt:
         screen.close()
         print(f"\nInterrupted. {_what_is_there(subject)}", file=sys.stderr)
@@ -161,15 +149,6 @@ def _prove(subject: Subject, screen: Screen, chosen: list[str], keep: bool, repo
     else:
         (folder / "state.json").unlink(missing_ok=True)
     return 0 if good else 1
-
-
-def _refuse_what_is_there(subject: Subject, adopt: bool) -> None:
-    there = subject.stack.exists() and bool(subject.stack.resources())
-    if there and not adopt:
-        raise Refused(
-            f"stack {subject.stack.name} has resources but no recorded run; --adopt proves and then destroys it"
-        )
-    subject.state.notes["adopted"] = there
 
 
 def _refuse_what_costs_more(subject: Subject) -> None:
@@ -199,7 +178,6 @@ def _what_is_there(subject: Subject) -> str:
         f"up to {state.usd_per_hour:.2f} USD an hour are billed" if state.usd_per_hour else "nothing is billed for it"
     )
     return (
-        f"Stack {subject.stack.name} is still there; {bill}.\n"
-        f"  continue:   trainyard prove --stack {subject.name} --resume\n"
-        f"  remove:     trainyard prove --stack {subject.name} --destroy"
+        f"Stack {subject.stack.name} is still there; {bill}; to remove it: "
+        f"trainyard prove --stack {subject.name} --destroy"
     )

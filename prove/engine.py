@@ -17,7 +17,6 @@ from typing import Any, Literal, Protocol
 
 from faults.fault import Cannot
 
-KEPT = "--keep: the stack stays"
 Verdict = Literal["passed", "failed", "cannot", "not played"]
 
 
@@ -35,8 +34,6 @@ class Step:
     """The later steps depend on it."""
     closing: bool = False
     """Played whatever happened before it."""
-    destroys: bool = False
-    """Not played where the stack is kept."""
     short: bool = False
     """Part of the short form."""
 
@@ -51,7 +48,7 @@ class Result:
 
 @dataclass
 class State:
-    """The state of a run; kept in a file, so that another process can continue it."""
+    """The state of a run; kept in a file, so that another process can destroy what it has made."""
 
     stack: str
     short: bool = False
@@ -86,7 +83,7 @@ class State:
 
 
 def load(path: Path) -> State | None:
-    """The state of a run that has not ended; None: there is none."""
+    """The state of a run that has left something; None: there is none."""
     try:
         told: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -110,20 +107,15 @@ def check_limit(state: State, limit_usd: float) -> None:
         raise OverLimit(f"--limit-usd {limit_usd:g} is reached: up to {state.spent():.2f} USD are spent")
 
 
-def play(steps: Sequence[Step], subject: Subject, screen: Any, keep: bool = False) -> bool:
-    """Play the steps that have not passed yet; True when nothing failed. `screen` (report.Screen) shows each.
+def play(steps: Sequence[Step], subject: Subject, screen: Any) -> bool:
+    """Play the steps; True when nothing failed. `screen` (report.Screen) shows each.
 
     KeyboardInterrupt passes through: the state says how far the run came.
     """
     state = subject.state
     state.ended_by = ""
     for step in steps:
-        before = state.results.get(step.name)
-        if before and before.verdict in ("passed", "cannot") and (step.destroys or not step.closing):
-            continue
-        if step.destroys and keep and state.spent() <= subject.limit_usd:
-            state.results[step.name] = Result("not played", KEPT)
-        elif state.ended_by and not step.closing:
+        if state.ended_by and not step.closing:
             state.results[step.name] = Result("not played", state.ended_by)
         else:
             _play(step, subject, screen)

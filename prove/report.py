@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column
 from rich.text import Text
 
-from bench.page import busy, describe, table
+from bench.page import describe, table
 from infra.clouds import cloud_of
 from infra.config import StackConfig
 from infra.stackfiles import ROOT
@@ -99,11 +99,6 @@ def facts(config: StackConfig, state: State) -> dict[str, str]:
     if cloud.sdk:
         found["provider"] = f"{cloud.sdk} {version(cloud.sdk)}"
     return found
-
-
-def load() -> str:
-    """How busy other processes keep this machine, which affects the report's times."""
-    return f"{busy():.0%} of its processors used by others when the run began"
 
 
 def commit() -> str:

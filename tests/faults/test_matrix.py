@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from bench import page
 from faults import __main__ as command
 from faults import on_pods
 from faults.fault import Expected, Result, judge
@@ -72,10 +71,10 @@ def test_every_fault_of_pods_is_a_step_of_a_proof() -> None:
 
 
 def test_the_page_has_a_row_for_every_fault(tmp_path: Path) -> None:
-    command.write([Result(fault, "", 3, 1.5, 1, -1e-6) for fault in FAULTS], 0.25, tmp_path / "chaos.md")
+    command.write([Result(fault, "", 3, 1.5, 1, -1e-6) for fault in FAULTS], "load average 0.2", tmp_path / "chaos.md")
     there, here = (path.read_text().split("\n\n") for path in (command.PAGE, tmp_path / "chaos.md"))
     assert here[0] == there[0]
-    assert "25% of the processors used by others" in here[1]
+    assert here[1].endswith("; load average 0.2.")
     assert [row.split("|")[1] for row in here[3].splitlines()] == [row.split("|")[1] for row in there[3].splitlines()]
     assert "| yes | 3 | 1.5 | 1 | -0.00000 |" in here[3]
 
@@ -132,11 +131,3 @@ def test_what_chaos_lacks_is_told_in_one_line(
     assert command.main() == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {said}")
-
-
-def test_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first line of proc(5)'s stat: user nice system idle iowait irq softirq steal guest guest_nice."""
-    monkeypatch.setattr(page, "CALM_SECONDS", 0)
-    read = iter(["cpu  100 5 10 800 40 1 2 3 50 5\ncpu0", "cpu  115 10 14 860 60 2 3 12 58 9\ncpu0"])
-    monkeypatch.setattr(page.Path, "read_text", lambda self: next(read))
-    assert page.busy() == pytest.approx(1 - 80 / 115)

@@ -55,7 +55,7 @@ def ends_the_bill(subject: Fake) -> str:
     return "destroyed"
 
 
-CLOSING = (step("destroy", ends_the_bill, closing=True, destroys=True), step("cost", closing=True))
+CLOSING = (step("destroy", ends_the_bill, closing=True), step("cost", closing=True))
 
 
 def verdicts(subject: Fake) -> dict[str, str]:
@@ -108,31 +108,7 @@ def test_a_step_of_ours_that_breaks_is_a_failure_and_destroys_too(tmp_path: Path
     assert "test_engine.py" in subject.state.notes["tracebacks"]["one"]
 
 
-def test_kept_it_destroys_nothing_and_tells_the_cost(tmp_path: Path) -> None:
-    subject = Fake(tmp_path, limit_usd=100)
-    assert play([step("up", bills), *CLOSING], subject, Silent(), keep=True)
-    assert subject.played == ["up", "cost"]
-    assert subject.state.is_up
-    assert verdicts(subject)["destroy"] == "not played"
-
-
-def test_over_the_limit_nothing_is_kept(tmp_path: Path) -> None:
-    subject = Fake(tmp_path, limit_usd=5)
-    play([step("up", bills), *CLOSING], subject, Silent(), keep=True)
-    assert subject.played == ["up", "destroy", "cost"]
-
-
-def test_a_kept_run_goes_on_with_what_has_not_passed(tmp_path: Path) -> None:
-    first = Fake(tmp_path, limit_usd=100)
-    play([step("up", bills), step("two", fails), *CLOSING], first, Silent(), keep=True)
-    second = Fake(tmp_path, limit_usd=100)
-    assert second.state.is_up
-    assert play([step("up", bills), step("two"), *CLOSING], second, Silent())
-    assert second.played == ["two", "destroy", "cost"]
-    assert not second.state.is_up
-
-
-def test_interrupted_it_can_go_on_and_knows_what_is_billed(tmp_path: Path) -> None:
+def test_interrupted_it_can_be_destroyed_and_knows_what_is_billed(tmp_path: Path) -> None:
     def interrupted(_: Fake) -> str:
         raise KeyboardInterrupt
 
@@ -142,8 +118,9 @@ def test_interrupted_it_can_go_on_and_knows_what_is_billed(tmp_path: Path) -> No
     second = Fake(tmp_path, limit_usd=100)
     assert second.state.results["two"].evidence == "interrupted"
     assert second.state.spent() == pytest.approx(60, abs=1)
-    play([step("up", bills), step("two"), *CLOSING], second, Silent())
-    assert second.played == ["two", "destroy", "cost"]
+    play(CLOSING, second, Silent())
+    assert second.played == ["destroy", "cost"]
+    assert not second.state.is_up
 
 
 def test_over_the_limit_it_destroys_and_plays_nothing_else(tmp_path: Path) -> None:

@@ -117,7 +117,6 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Prove:
     [
         (["--stack", "no-such"], "error: no stack 'no-such'; there are: aws-g4dn"),
         (["--stack", "local", "--limit-usd", "-1"], "error: --limit-usd -1: must be more than 0"),
-        (["--stack", "gcp-c3", "--resume"], "error: --resume: no run of gcp-c3 is known here"),
         (["--stack", "gcp-c3", "--destroy"], "error: --destroy: no run of gcp-c3 is known here"),
     ],
 )
@@ -184,21 +183,17 @@ def test_what_another_stack_has_is_no_leftover(monkeypatch: pytest.MonkeyPatch) 
     assert [each.removeprefix("namespace ") for each in left if each.startswith("namespace ")] == own
 
 
-def test_a_stack_that_is_there_is_not_touched_unless_it_is_adopted(
-    pulumi: Path, refused: Prove, tmp_path: Path
-) -> None:
+def test_a_stack_that_is_there_is_not_touched(pulumi: Path, refused: Prove, tmp_path: Path) -> None:
     resources = [{"urn": "urn:pulumi:prove-gcp-c3::trainyard::gcp:x::y", "type": "gcp:x"}]
     pulumi.write_text(json.dumps({"deployment": {"resources": resources}}))
     told = refused("--stack", "gcp-c3", "--folder", str(tmp_path / "run"))
-    assert "stack prove-gcp-c3 has resources but no recorded run; --adopt" in told
+    assert "stack prove-gcp-c3 has resources but no recorded run; first: trainyard down --stack prove-gcp-c3" in told
 
 
 def test_a_run_that_is_not_at_its_end_is_not_begun_anew(refused: Prove, tmp_path: Path) -> None:
     State("gcp-c3", begun="2026-11-22", billed_from=1.0).save(tmp_path / "state.json")
     told = refused("--stack", "gcp-c3", "--folder", str(tmp_path))
-    assert (
-        "the run begun at 2026-11-22 has not finished; give --resume to continue it, or --destroy to remove it" in told
-    )
+    assert "the run begun at 2026-11-22 has not finished; give --destroy to remove it" in told
 
 
 def test_the_report_has_every_step_for_people_and_for_programs(tmp_path: Path) -> None:
