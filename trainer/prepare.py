@@ -24,6 +24,7 @@ from trainer.config.paths import folder, path_or_name
 from trainer.config.vocabulary import TRAINABLE, words_to_train
 from trainer.data import conversations
 from trainer.data.batches import CONVERSATIONS, INDEX, VERSION, open_dataset
+from trainer.data.chat_template import CONFIG, TEMPLATE, described, plain_template
 from trainer.data.documents import DOCUMENTS, PIECE_BYTES, Piece, TextField, plan
 from trainer.data.encoding import PASSAGE, Differs, unfit
 from trainer.data.pool import available_cpus, run
@@ -174,7 +175,7 @@ def prepare(
     between = [end, *beginning(tokenizer)]
     beside: dict[str, str] = {}
     if documents == conversations.DOCUMENTS:
-        beside = _conversation_files(sources, tokenizer_spec, tokenizer, chat_template)
+        beside = _conversation_files(sources, folder, tokenizer, chat_template)
         identity["chat_sha256"] = hashlib.sha256(json.dumps(beside).encode()).hexdigest()
     elif chat_template is not None:
         raise UserError(f"--chat-template {chat_template}: is for --conversations; add that or leave it out")
@@ -191,7 +192,7 @@ def prepare(
     write_atomic(work / FILE, tokenizer.to_str(pretty=True))  # save() raises one kind of exception for every failure
     copy_companions(folder, work)
     if beside:
-        (work / conversations.TEMPLATE).unlink(missing_ok=True)  # it would hide several others
+        (work / TEMPLATE).unlink(missing_ok=True)  # it would hide several others
     for name, text in beside.items():
         write_atomic(work / name, text)
     settings = Settings(output, work, recipe, vocabulary, between)
@@ -253,13 +254,13 @@ def _tell(index: dict[str, Any]) -> None:
 
 
 def _conversation_files(
-    sources: list[Source], spec: str, tokenizer: Tokenizer, chat_template: Path | None
+    sources: list[Source], folder: Path | None, tokenizer: Tokenizer, chat_template: Path | None
 ) -> dict[str, str]:
     """The files beside tokenizer.json, by name: tokenizer_config.json and the chat template. Raises UserError."""
     for source in sources:
         if source.kind == "text":
             raise UserError(f"--input {source.name}: holds no conversations; give JSON lines, Parquet or hf:NAME")
-    config, template = conversations.described(spec, tokenizer)
+    config, template = described(folder, tokenizer)
     if chat_template is not None:
         config.pop("chat_template", None)
         try:
@@ -267,10 +268,9 @@ def _conversation_files(
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"--chat-template {chat_template}: cannot be read ({error})") from None
     elif not template and "chat_template" not in config:
-        template = conversations.plain_template(tokenizer, config)
-        event("chat_template", chosen="built-in", reason="'the tokenizer has none'", file=conversations.TEMPLATE)
-    described = {conversations.CONFIG: json.dumps(config, indent=1) + "\n"}
-    return described | ({conversations.TEMPLATE: template} if template else {})
+        template = plain_template(tokenizer, config)
+        event("chat_template", chosen="built-in", reason="'the tokenizer has none'", file=TEMPLATE)
+    return {CONFIG: json.dumps(config, indent=1) + "\n", **({TEMPLATE: template} if template else {})}
 
 
 def _learned(sources: list[Source], recipe: Recipe) -> Iterator[str]:

@@ -18,7 +18,7 @@ from trainer import patches
 from trainer.config.values import in_words
 from trainer.data import coverage, records
 from trainer.data.answer_spans import FAILURES, AnswerSpans
-from trainer.data.chat_template import CONFIG, TEMPLATE, begins, described, plain_template
+from trainer.data.chat_template import begins, known
 from trainer.data.documents import Place
 from trainer.data.loss_mask import BEGINS, COUNTS, ID, MARKS, Encoder, Span, Undecodable, marked, squeezed
 from trainer.data.records import ANSWERS, Plain, Talk, Wrong
@@ -26,7 +26,7 @@ from trainer.data.sentences import sentences
 from trainer.data.tokenizer import FILE
 from trainer.errors import UserError, one_line
 
-__all__ = ["BEGINS", "CONFIG", "COUNTS", "ID", "MARKS", "TEMPLATE", "Chat", "described", "plain_template"]
+__all__ = ["BEGINS", "COUNTS", "ID", "MARKS", "Chat"]
 
 DOCUMENTS = "conversations"
 """Value of Recipe.documents for conversations; other values say what a document is in a text file."""
@@ -45,17 +45,11 @@ class Chat:
 
     def __init__(self, folder: Path, tokenizer: Tokenizer | None = None) -> None:
         """tokenizer: that of the folder, if it is not its tokenizer.json as it is."""
-        from transformers import PreTrainedTokenizerFast
         from transformers.utils import chat_template_utils
 
         patches.fix_the_date_of_templates()
         tokenizer = tokenizer or Tokenizer.from_file(str(folder / FILE))
-        try:
-            self._known = PreTrainedTokenizerFast.from_pretrained(folder, tokenizer_object=tokenizer)
-        except Exception as error:  # whatever follows from a key of a wrong kind
-            raise UserError(
-                f"--tokenizer: transformers does not read its {CONFIG} ({one_line(error)}); mend it"
-            ) from None
+        self._known = known(folder, tokenizer)
         self._render: Any = chat_template_utils.render_jinja_template
         self._words: dict[str, Any] = dict(self._known.special_tokens_map)
         added = {token.content: token.special for token in tokenizer.get_added_tokens_decoder().values()}

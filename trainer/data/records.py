@@ -30,8 +30,6 @@ REASONS = ("reasoning_content", "thinking", "reasoning")
 """Keys of an answer's thoughts: transformers hands each of them to the template."""
 ANSWERS = (*REASONS, "refusal", "tools", "functions", "function_calls")
 """Keys of a message beside its content and its calls; the last two are OLMo's."""
-ARGUMENTS = ("arguments", "parameters", "args", "input")
-"""Where a call has its arguments: OpenAI's key, Llama 3's, LangChain's and Anthropic's."""
 OF_CALLS = ("name", "id", "type", "index", "description", "function")
 """Keys of a call that may have no arguments."""
 MASKS = ("weight", "train", "training", "loss")
@@ -45,9 +43,6 @@ UNWANTED = ("label", "kto_tag")
 """All but true: an answer that is not wanted (TRL's unpaired preferences, LLaMA-Factory's KTO)."""
 PREFERENCES = ("chosen", "rejected", "rejected_response", "rejected_messages")
 """Answers of TRL's, LLaMA-Factory's and ms-swift's preferences."""
-CONTENTS = ("prompt", "completion", "instruction", "input", "output", "history", "context", "question", "query")
-CONTENTS += ("response", "answer", *REASONS)
-"""Keys of texts, in one form or another."""
 HAVE = "messages, conversations, prompt and completion, or instruction and output"
 
 
@@ -100,7 +95,6 @@ def read(record: Any, wire: bool = False, blank: bool = False) -> Talk | Plain:
         if all(isinstance(record[name], str) for name in ("prompt", "completion")):
             if system or tools:
                 raise Wrong(f"{'system' if system else 'tools'} belongs to messages, not to a prompt that is text")
-            _refuse_beside(record, "prompt", "completion")
             beside = {key: value for key, value in record.items() if key not in ("prompt", "completion")}
             return Plain(record["prompt"], record["completion"], beside)
         for name in ("prompt", "completion"):
@@ -177,18 +171,6 @@ def _refuse_media(given: dict[str, Any], name: str) -> None:
             raise Wrong(f"{name} has {key}; only text is learned")
 
 
-def _refuse_beside(record: dict[str, Any], asked: str, *others: str) -> None:
-    """Raise Wrong for a text beside those of the form, unless it repeats them, as the prompts of Alpaca's do."""
-    said = {key: text for key in (asked, *others) if isinstance(text := record.get(key), str) and text.strip()}
-    questions = [text for key, text in said.items() if key != others[-1]]
-    for name in CONTENTS:
-        if name in (asked, *others) or not (text := record.get(name)):
-            continue
-        within = isinstance(text, str) and any(text in each for each in said.values())
-        if not within and not (isinstance(text, str) and questions and all(each in text for each in questions)):
-            raise Wrong(f"it has {name} beside {asked} and {others[-1]}, which is not read; put it into {asked}")
-
-
 def _system(record: dict[str, Any]) -> str:
     found = dict.fromkeys(text for key in ("system", "system_prompt") if (text := _text(record, key)))
     if len(found) > 1:
@@ -228,7 +210,6 @@ def _tools(record: dict[str, Any]) -> list[dict[str, Any]] | None:
 
 def _alpaca(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The turns of LLaMA-Factory's alpaca: instruction and input are one question, a line each."""
-    _refuse_beside(record, "instruction", "input", "history", "output")
     history = record.get("history") or []
     if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
         raise Wrong("history is not a list of [question, answer]")
@@ -302,24 +283,20 @@ def _calls(given: Any, name: str, wire: bool) -> list[dict[str, Any]]:
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise Wrong(f"{what} has no name of a function")
-        nested = "function" in call
-        has = [(k, v) for part in ((call, function) if nested else (call,)) for k, v in part.items()]
-        given_as = [(key, value) for key, value in has if key in ARGUMENTS and value not in (None, "")]
-        if len(given_as) > 1:
-            raise Wrong(f"{what} has arguments as {' and as '.join(key for key, _ in given_as)}; give one of these")
-        key, arguments = given_as[0] if given_as else ("arguments", {})
-        found = _decoded(arguments, f"{what}: its {key}")
+        has = {**call, **function}
+        arguments = has.get("arguments") or {}
+        found = _decoded(arguments, f"{what}: its arguments")
         if not isinstance(found, dict):
-            raise Wrong(f"{what}: its {key} are {kind(found)}, not an object")
-        other = next((k for k, v in has if k not in (*OF_CALLS, *ARGUMENTS) and v not in (None, "")), "")
+            raise Wrong(f"{what}: its arguments are {kind(found)}, not an object")
+        other = next((key for key in has if key not in (*OF_CALLS, "arguments") and has[key] not in (None, "")), "")
         if not found and other:
             raise Wrong(f"{what} has {other}, which is not read, and no arguments; name them arguments")
         if wire:
             found = arguments if isinstance(arguments, str) else json.dumps(found, ensure_ascii=False)
-        # transformers' form of a call, which LLaMA-Factory's turns, LangChain's and OpenAI's older files shorten.
-        about = {k: v for k, v in call.items() if k not in ARGUMENTS and (nested or k in ("id", "index"))}
-        mine = function.items() if nested else [(k, v) for k, v in call.items() if k not in (*about, "type")]
-        own = {"arguments" if k in ARGUMENTS else k: v for k, v in mine}
+        # transformers' form of a call, which LLaMA-Factory's turns and OpenAI's older files shorten.
+        nested = "function" in call
+        about = {key: call[key] for key in call if (key != "arguments" if nested else key in ("id", "index"))}
+        own = {key: value for key, value in function.items() if nested or key not in (*about, "type")}
         calls.append({"type": "function", **about, "function": {**own, "arguments": found}})
     return calls
 

@@ -49,7 +49,6 @@ SYSTEM = said("system: You are Nemo.")[0]
 WHOLE = [ASKED, calling(call(place="here")), RESULT, TOLD]
 HUMAN, GPT = {"from": "human", "value": "Rain?"}, {"from": "gpt", "value": "It rains."}
 LOOK = json.dumps({"name": "look", "arguments": {"place": "here"}})
-LLAMA = LOOK.replace("arguments", "parameters")
 SEEN = {"from": "observation", "value": "yes"}
 
 FORMS: dict[str, tuple[Record, list[Record], list[Record] | None]] = {
@@ -78,12 +77,6 @@ FORMS: dict[str, tuple[Record, list[Record], list[Record] | None]] = {
     "no arguments": (
         {"messages": [ASKED, calling({"function": {"name": "look", "arguments": ""}}), RESULT, TOLD]},
         [ASKED, calling(call()), RESULT, TOLD], None),
-    "Llama 3's calls": (
-        {"conversations": [HUMAN, {"from": "function_call", "value": LLAMA}, SEEN, GPT]}, WHOLE, None),
-    "LangChain's calls": (
-        {"messages": [ASKED, calling({"name": "look", "args": {"place": "here"}}), RESULT, TOLD]}, WHOLE, None),
-    "Anthropic's calls": (
-        {"messages": [ASKED, calling({"name": "look", "input": {"place": "here"}}), RESULT, TOLD]}, WHOLE, None),
     "arguments beside the function": (
         {"messages": [ASKED, calling({"function": {"name": "look"}, "arguments": '{"place": "here"}'}), RESULT, TOLD]},
         WHOLE, None),
@@ -255,8 +248,6 @@ REFUSED = [
     ({"messages": [ASKED, TOLD | {"value": "No."}]}, "message 2 of messages has both value and content"),
     ({"messages": [SYSTEM | {"tools": [WEATHER]}, ASKED, TOLD]}, "leaves out tools of message 1"),
     ({"messages": LYON[:2], "system": "x", "system_prompt": "y"}, "two system prompts"),
-    ({"instruction": "x", "context": "z", "output": "y"}, "it has context beside instruction and output"),
-    ({"prompt": "x", "completion": "y", "history": [["z", "w"]]}, "it has history beside prompt and completion"),
     ({"messages": LYON[:2], "images": ["a.png"]}, "it has images; only text"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, TOLD]}, "type image_url"),
     ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}, TOLD]}, "type input_audio"),
@@ -264,7 +255,7 @@ REFUSED = [
     ({"conversations": [HUMAN, {"from": "function_call", "value": "[3]"}, SEEN, GPT]}, "call 1 has no name"),
     ({"messages": [ASKED, calling({"function": {"name": "f", "arguments": "[1]"}}), TOLD]}, "arguments are a list"),
     ({"messages": [ASKED, calling({"function": {"name": "f", "kwargs": {"a": 1}}}), TOLD]}, "call 1 has kwargs, which"),
-    ({"messages": [ASKED, calling({"name": "f", "args": {}, "input": {"a": 1}}), TOLD]}, "as args and as input"),
+    ({"messages": [ASKED, calling({"name": "f", "args": {"a": 1}}), TOLD]}, "call 1 has args, which is not read"),
     ({"messages": [ASKED, calling(call(), function_call=json.loads(LOOK)), TOLD]}, "as tool_calls and as function"),
     ({"conversations": [HUMAN, {"from": "function_call", "value": LOOK, "tool_calls": [call()]}, SEEN, GPT]},
      "calls as value and as tool_calls"),
