@@ -127,10 +127,8 @@ class EksConfig(Section):
     ] = "latest"
     """Release of the nodes' image. `latest`: each `pulumi up` rolls out the newest, node by node, with the pods' grace
     period. A release such as 1.36.0-20261101 stays until it is changed."""
-    # terraform-provider-aws internal/service/eks/cluster.go at 00555dc5, read 2026-11-22
-    secrets_encryption: Annotated[
-        bool, Replaces("cluster"), Impossible(turned_off, "EKS takes no encryption of Secrets back")
-    ] = True
+    # Turned on in place (terraform-provider-aws internal/service/eks/cluster.go at 00555dc5, read 2026-11-22).
+    secrets_encryption: Annotated[bool, Impossible(turned_off, "EKS takes no encryption of Secrets back")] = True
     """Encrypt the cluster's Secrets with a KMS key of the stack, on top of AWS's own encryption at rest."""
     irsa: bool = False
     """Make the cluster an OIDC provider of IAM, for software that supports only IAM roles for service accounts. The

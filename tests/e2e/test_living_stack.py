@@ -58,6 +58,16 @@ def test_another_machine_moves_the_nodes_in_place_and_replaces_the_job(gke: Clou
     gke.configure()
 
 
+def objects(stack: CloudStack) -> set[str]:
+    return {title for title in stack.cloud.titles() if title.startswith("kubernetes:")}
+
+
+def made(stack: CloudStack, since: int) -> set[str]:
+    """The Kubernetes objects that were made since the journal had this length."""
+    found = {title for operation, title in stack.cloud.journal[since:] if operation == "create"}
+    return {title for title in found if title.startswith("kubernetes:")}
+
+
 def configurations(stack: CloudStack) -> set[str]:
     """The trainings' configurations that are in the cluster, by the Jobs' names."""
     return {thing.inputs["metadata"]["name"] for thing in stack.cloud.of_type(":ConfigMapPatch")}
@@ -110,17 +120,34 @@ def test_after_an_up_that_failed_before_the_training_the_outputs_tell_of_the_one
 
 
 def test_who_asks_for_it_gets_another_cluster_and_only_the_next_change_is_asked_again(gke: CloudStack) -> None:
+    before, mark = objects(gke), len(gke.cloud.journal)
     gke.configure(gke={"zone": "us-central1-b"}, cluster={"replace": True})
     gke.up()
     (disk,), (cluster,) = gke.cloud.of_type(":Disk"), gke.cloud.of_type("cluster:Cluster")
     assert disk.inputs["zone"] == cluster.inputs["location"] == "us-central1-b"
-    assert "kubernetes:batch/v1:Job training" in gke.cloud.titles(), "and trains there"
+    assert made(gke, mark) == before, "and trains there"
     assert gke.preview() == {}
     assert "cluster.replace" in gke.text
     gke.configure(cluster={"replace": False})
     assert "lives with us-central1-b" in gke.refused(gke={"zone": "us-central1-a"})[0]
     (line,) = gke.refused(storage={"disk": "theirs"})
     assert line.startswith("storage.disk: theirs on a stack that lives with nothing replaces the data;")
+
+
+def test_what_goes_with_a_namespace_or_a_cluster_is_made_anew_when_that_is_replaced(tmp_path: Path) -> None:
+    """Pulumi 3.200 deletes and makes nothing for a child whose own inputs stay (3.274 does): so its inputs change."""
+    stack = cloud_stack.make("local", tmp_path)
+    stack.environment["KUBECONFIG"] = str(write_kubeconfig(tmp_path / "kubeconfig", "trainyard-local", OFFER))
+    stack.cloud.things.append(Thing(CLUSTERS[0], "theirs", "theirs", {}, {}))
+    stack.configure(
+        image={"builder": "prebuilt", "ref": f"example.com/trainer@sha256:{'0' * 64}"}, cluster={"replace": True}
+    )
+    stack.up()
+    before, mark = objects(stack), len(stack.cloud.journal)
+    stack.configure(cluster={"namespace": "other"})
+    stack.up()
+    assert {title.replace("other", "trainyard") for title in made(stack, mark)} == before
+    assert stack.preview() == {}
 
 
 def test_a_first_up_that_failed_is_held_to_nothing_and_destroy_never_is(tmp_path: Any) -> None:

@@ -61,7 +61,6 @@ REFUSED: list[tuple[str, str, Sections, Sections, str]] = [
     (G4, "efs", {}, {"eks": {"region": "us-east-1", "zones": []}, **REPLACE}, "; what is in one region cannot be"),
     (G4, "efs", {}, {"eks": {"vpcCidr": "10.1.0.0/16"}, **REPLACE}, "; EKS keeps a cluster in the network that it"),
     (G4, "efs", {}, {"eks": {"secretsEncryption": False}, **REPLACE}, "; EKS takes no encryption of Secrets back"),
-    (G4, "efs", {"eks": {"secretsEncryption": False}}, {}, "true on a stack that lives with false replaces the cl"),
     (G4, "efs", {}, {"eks": {"publicNodes": True}}, "; running nodes have no public addresses"),
     (
         *(G4, "efs", {"eks": {"nodeRelease": "1.36.0-20261101"}}, {"eks": {"nodeRelease": "1.36.0-20260901"}}),
