@@ -40,9 +40,6 @@ def _pod(workspace: Workspace) -> k8s.core.v1.PodSpecArgs:
             "--bind_all",
             f"--port={PORT}",
             f"--reload_interval={RELOAD_SECONDS}",
-            # Read by TensorBoard's own program where its package has one, as on x86-64. At the first folder that it may
-            # not list, the reader in Python ends, and the page shows no news any more (tensorboard 2.21.0).
-            "--load_fast=auto",
         ],
         env=environment(TRAINER_ENVIRONMENT),
         ports=[core.ContainerPortArgs(name="http", container_port=PORT)],

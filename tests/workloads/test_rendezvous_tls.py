@@ -7,6 +7,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from review.recording import Recording, record
 from tests.ports import free_port
 from trainer.elastic.etcd import Etcd, access
 from trainer.errors import UserError
-from workloads.certificates import issue
+from workloads.certificates import CertificateProvider, issue
 
 NAMES = {"CACERT": "ca.crt", "CERT": "tls.crt", "KEY": "tls.key"}
 
@@ -70,7 +71,7 @@ def endpoint(stack: Recording, certificates: dict[str, Path], tmp_path: Path) ->
         process.wait()
 
 
-def test_the_declared_etcd_lets_trainers_in_and_nobody_else(
+def test_the_declared_etcd_lets_its_stacks_trainers_in_and_nobody_else(
     stack: Recording, endpoint: str, certificates: dict[str, Path]
 ) -> None:
     trainer = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]
@@ -86,33 +87,47 @@ def test_the_declared_etcd_lets_trainers_in_and_nobody_else(
         Etcd(access(endpoint, {}, without), retry_seconds=0.5).get("/trainyard/x")
     with pytest.raises(UserError, match="untrusted"):
         Etcd(access(endpoint, {}, {})).get("/trainyard/x")
-
-
-def test_certificates_of_another_stack_do_not_get_in(
-    endpoint: str, certificates: dict[str, Path], tmp_path: Path
-) -> None:
-    other = issue(["etcd"])
+    other = issue(["etcd"])  # another stack's
     for name, text in (("tls.crt", other["clientCertificate"]), ("tls.key", other["clientKey"])):
         (certificates["client"] / name).write_text(text)
-    files = {f"ETCDCTL_{name}": str(certificates["client"] / file) for name, file in NAMES.items()}
     with pytest.raises(RendezvousConnectionError):
-        Etcd(access(endpoint, {}, files), retry_seconds=0.5).get("/trainyard/x")
+        Etcd(access(endpoint, {}, mounted), retry_seconds=0.5).get("/trainyard/x")
 
 
-def test_the_certificates_have_all_that_newer_verifiers_ask_for(certificates: dict[str, Path]) -> None:
-    for folder in certificates.values():
-        verify = ["openssl", "verify", "-x509_strict", "-CAfile", str(folder / "ca.crt"), str(folder / "tls.crt")]
-        subprocess.run(verify, check=True)
+@pytest.mark.parametrize(
+    ("who", "purpose", "passes"),
+    [
+        ("server", "-purpose sslserver -verify_hostname etcd.trainyard.svc", True),
+        ("server", "-purpose sslserver -verify_hostname etcd.other.svc", False),
+        ("client", "-purpose sslclient", True),
+        ("client", "-purpose sslserver", False),
+    ],
+)
+def test_a_certificate_is_good_for_its_names_and_its_side_alone(
+    certificates: dict[str, Path], who: str, purpose: str, passes: bool
+) -> None:
+    """With all that newer verifiers ask for."""
+    folder = certificates[who]
+    verify = ["openssl", "verify", "-x509_strict", *purpose.split(), "-CAfile", str(folder / "ca.crt")]
+    done = subprocess.run([*verify, str(folder / "tls.crt")], capture_output=True, text=True)
+    assert (done.returncode == 0) is passes, done.stderr
 
 
-def test_each_side_has_its_own_certificate_alone(stack: Recording) -> None:
-    """The server's key in a trainer's pod would let it pass for the server."""
-    mounted = {
-        name: {
-            volume["secret"]["secretName"]
-            for volume in stack.one(kind, name).inputs["spec"]["template"]["spec"]["volumes"]
-            if "secret" in volume
-        }
-        for kind, name in (("StatefulSet", "etcd"), ("Job", "training"))
-    }
-    assert mounted == {"etcd": {"etcd-server"}, "training": {"etcd-client"}}
+def test_each_side_mounts_its_own_certificate_alone_for_its_group(stack: Recording) -> None:
+    """The server's key in a trainer's pod would let it pass for the server; none of the pods runs as root."""
+    for kind, name, secret in (("StatefulSet", "etcd", "etcd-server"), ("Job", "training", "etcd-client")):
+        pod = stack.one(kind, name).inputs["spec"]["template"]["spec"]
+        (mounted,) = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
+        assert mounted == {"secretName": secret, "defaultMode": 0o440}
+        assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"] != 0
+
+
+def test_certificates_are_kept_until_their_names_change_or_their_end_is_near() -> None:
+    provider = CertificateProvider()
+    made = provider.create({"names": ["etcd", "etcd.trainyard.svc"]}).outs
+    assert made is not None
+    assert not provider.diff("etcd", made, {"names": ["etcd", "etcd.trainyard.svc"]}).changes
+    assert provider.diff("etcd", made, {"names": ["etcd", "etcd.other.svc"]}).replaces
+    for days, replaces in ((31, False), (29, True)):
+        old = {**made, "until": (datetime.now(UTC) + timedelta(days=days)).isoformat()}
+        assert bool(provider.diff("etcd", old, {"names": ["etcd", "etcd.trainyard.svc"]}).replaces) == replaces

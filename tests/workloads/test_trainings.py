@@ -130,23 +130,6 @@ def test_a_training_that_comes_or_goes_leaves_the_others_jobs_as_they_are() -> N
     assert removed["b.2"].inputs == before["b.2"].inputs
 
 
-def test_one_that_changes_gets_a_new_job_and_folder_alone() -> None:
-    before = several("local", AB)
-    after = several("local", {**AB, "a": {"steps": 101}})
-    assert jobs(before)["b.2"].inputs == jobs(after)["b.2"].inputs
-    told = [stack.outputs["trainings"]["a"] for stack in (before, after)]
-    assert told[0]["jobName"] != told[1]["jobName"]
-    assert told[0]["runDirectory"] != told[1]["runDirectory"]
-
-
-def test_a_scraper_reaches_the_port_of_each_and_wandb_any_of_them() -> None:
-    given = {"a": {"metrics": {"prometheusPort": 9000}}, "b": {"metrics": {"wandbProject": "w"}}}
-    found = several("local", given, secrets={"wandbApiKey": "key"})
-    policy = next(item for item in found.resources if item.kind == "NetworkPolicy" and item.name == "trainers")
-    assert "9000" in str(policy.inputs["spec"]["ingress"])
-    assert "443" in str(policy.inputs["spec"]["egress"])
-
-
 def test_queued_nodes_are_asked_for_each_job_alone() -> None:
     nodes = {"consumption": "queued", "maxRunHours": 24, "compactPlacement": False}
     found = several("gcp-a100", {"a": None, "b": {"run": {"seed": 7}}}, nodes=nodes, check={"enabled": False})
