@@ -80,12 +80,3 @@ def test_each_training_has_its_own_and_another_ones_change_leaves_it() -> None:
     before, after = told(), told(metrics={"every": 7})
     assert before["a"] == after["a"]
     assert before["b"]["metadata"]["name"] != after["b"]["metadata"]["name"]
-
-
-def test_one_that_no_config_map_holds_is_refused() -> None:
-    from infra.config import ConfigError
-    from infra.parse import parse
-
-    values = changed("local", training={"evaluation": {"prompt": "x" * 2**20}})
-    with pytest.raises(ConfigError, match=r"training: 1,0..,... bytes with its defaults; allowed: at most 1,000,000"):
-        parse(values, "local")
