@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -33,8 +32,6 @@ OWN = (MODEL, "config.yaml", MANIFEST)
 """What comes from the newest checkpoint. The manifest makes the folder open as a run (trainer/checkpoint/format.py)."""
 NOTE = ".fetched.json"
 """In a fetched folder: which run it is. Nothing hidden is fetched, so no volume writes it."""
-NEW = ".newer"
-"""In a fetched folder: the model that takes the place of an older one when all of it has come."""
 
 
 def fetch(
@@ -130,27 +127,7 @@ def bring_run(pod: Pod, remote: str, run: Run, folder: Path, bar: Bar, everythin
     copied = bring(pod, remote, folder, bar, *(f"--exclude=/{name}" for name in ("checkpoints", REPORT, *OWN)))
     if run.checkpoint is None:
         return copied.files, copied.left_out
-    inside = f"{remote}/checkpoints/{checkpoint_name(run.checkpoint)}"
-    own = [*(f"--include=/{name}" for name in OWN), "--exclude=/*"]
-    if _step(folder) == run.checkpoint:
-        model = bring(pod, inside, folder, bar, *own)
-    else:  # whole, then renamed: an interrupted fetch must not leave parts of two steps side by side
-        newer = folder / f"{NEW}-{checkpoint_name(run.checkpoint)}"
-        for older in folder.glob(f"{NEW}-*"):
-            if older != newer:
-                shutil.rmtree(older)
-        model = bring(pod, inside, newer, bar, *own)
-        for name in OWN:
-            shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink(missing_ok=True)
-            if (newer / name).exists():
-                (newer / name).rename(folder / name)
-        shutil.rmtree(newer)
+    # All at once when all is here: an interrupted fetch must not leave parts of two steps side by side.
+    own = ["--delay-updates", "--delete-delay", *(f"--include=/{name}" for name in OWN), "--exclude=/*"]
+    model = bring(pod, f"{remote}/checkpoints/{checkpoint_name(run.checkpoint)}", folder, bar, *own)
     return copied.files + model.files, (*copied.left_out, *model.left_out)
-
-
-def _step(folder: Path) -> int | None:
-    """The step of the checkpoint that was fetched before."""
-    try:
-        return int(json.loads((folder / MANIFEST).read_text("utf-8"))["step"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

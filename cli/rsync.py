@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
@@ -61,15 +61,18 @@ class Copied:
     """Links, FIFOs and devices."""
 
 
-def send(pod: Pod, source: Path, names: list[str], folder: str, bar: Bar) -> Copied:
-    """Send files below the folder `source` to a folder of the volume. Raises CommandError."""
-    before = {name: _state(source / name) for name in names}
-    # Links among the names were followed, and checked, when the list was made.
-    options = ("--copy-links", "--files-from=-", "--from0", f"{source}/", f"{HOST}:{folder}/")
-    copied = _copy(pod, options, folder, bar, names)
-    for name, state in before.items():
-        if _state(source / name) != state:
-            raise CommandError(f"{source / name}: changed while it was sent; run the same command again")
+def send(pod: Pod, source: Path, folder: str, bar: Bar, follow_links: bool = False) -> Copied:
+    """Send a file, or what is in a folder without hidden names, to a folder of the volume. Raises CommandError."""
+    filters = ["--exclude=.*"] if source.is_dir() else []
+    filters += ["--copy-links"] if follow_links or source.is_file() else []
+    # An absolute path is none of another host, whatever its name.
+    sent = f"{source.absolute()}/" if source.is_dir() else str(source.absolute())
+    began = time.time()
+    copied = _copy(pod, (*filters, sent, f"{HOST}:{folder}/"), folder, bar)
+    for here, _, names in os.walk(source) if source.is_dir() else [(source.parent, [], [source.name])]:
+        for path in (Path(here, name) for name in names):
+            if path.exists() and path.stat().st_mtime > began:
+                raise CommandError(f"{path}: changed while it was sent; run the same command again")
     return copied
 
 
@@ -80,22 +83,11 @@ def bring(pod: Pod, remote: str, folder: Path, bar: Bar, *filters: str) -> Copie
     return _copy(pod, options, remote, bar, room=folder)
 
 
-def _state(path: Path) -> tuple[int, int]:
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise CommandError(f"{path}: {error.strerror}; run the same command again") from None
-    return status.st_size, status.st_mtime_ns
-
-
-def _copy(
-    pod: Pod, options: tuple[str, ...], what: str, bar: Bar, names: Iterable[str] = (), room: Path | None = None
-) -> Copied:
+def _copy(pod: Pod, options: tuple[str, ...], what: str, bar: Bar, room: Path | None = None) -> Copied:
     """Ask rsync what is to be copied, then let it. `room`: a folder of this machine whose disk must hold it."""
     shell = shlex.join([*pod.command("env")])
     command = [find_rsync(), f"--rsh={shell}", *OPTIONS]
-    listed = b"".join(os.fsencode(name) + b"\0" for name in names)
-    planned = _patiently(lambda _: _rsync([*command, "--dry-run", *options], listed, lambda moved: None), what)
+    planned = _patiently(lambda _: _rsync([*command, "--dry-run", *options], lambda moved: None), what)
     if room and planned.bytes > (free := shutil.disk_usage(room).free):
         raise CommandError(f"{room}: {planned.bytes / 1e9:,.1f} GB are to come, {free / 1e9:,.1f} GB are free")
     if not planned.files:
@@ -114,21 +106,20 @@ def _copy(
             done += more
             bar.advance(more)
 
-        _rsync([*command, *options], listed, advance)
+        _rsync([*command, *options], advance)
 
     _patiently(attempt, what)
     bar.advance(planned.bytes - done)
     return planned
 
 
-def _rsync(command: list[str], listed: bytes, advance: Callable[[int], None]) -> Copied:
+def _rsync(command: list[str], advance: Callable[[int], None]) -> Copied:
     """Run rsync to its end; `advance` is told the bytes so far. Raises CommandError, and LostError."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")}
     found, left_out, moved = Copied(), list[str](), 0
-    with tempfile.TemporaryFile() as names, tempfile.TemporaryFile() as said:
-        names.write(listed)
-        names.seek(0)
-        with started(command, env={**own, "LC_ALL": "C"}, stdin=names, stdout=subprocess.PIPE, stderr=said) as process:
+    with tempfile.TemporaryFile() as said:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": said}
+        with started(command, env={**own, "LC_ALL": "C"}, **pipes) as process:
             assert process.stdout
             for line in _pieces(process.stdout):
                 if progress := re.match(r" *(\d+) +\d+%", line):

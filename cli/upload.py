@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
@@ -20,12 +19,9 @@ from cli.pods import volume_pod
 from cli.programs import find_rsync
 from cli.rsync import send as send_files
 from cli.target import Kubeconfig, RunningStack, volume_of
-from trainer.config.addresses import REFUSED, TABLES, kind_of, passed_over
+from trainer.config.addresses import passed_over
 from trainer.plain import counted, plain
 from workloads.layout import DATA
-
-SURROGATES = range(0xD800, 0xE000)
-"""How Python represents bytes of a name that are not UTF-8."""
 
 
 def upload(
@@ -34,7 +30,7 @@ def upload(
     kubeconfig: Kubeconfig = None,
     to: Annotated[str | None, typer.Option(metavar="FOLDER", help=f"Under {DATA}. Default: FROM's name.")] = None,
     follow_links: Annotated[
-        bool, typer.Option("--follow-links", help="Also what links of the folder name elsewhere on this machine.")
+        bool, typer.Option("--follow-links", help="Also what links of the folder name on this machine.")
     ] = False,
 ) -> None:
     path = local_path(source)
@@ -58,16 +54,16 @@ def local_path(source: str) -> Path:
 
 def send(source: Path, stack: str, to: str | None, kubeconfig: str | None = None, follow_links: bool = False) -> str:
     """Bring FROM to the volume; return where pods see it. Raises CommandError."""
-    top, names = local_files(source, follow_links)
+    names = local_files(source, follow_links)
     folder = target_folder(source, to)
     find_rsync()  # before a pod is made
     if (target := volume_of(stack)) is None:
         raise CommandError(f"stack {stack} has no volume yet; run `trainyard up --stack {stack}` first")
-    inside = f"{folder}/{names[0]}" if source.is_file() else folder
+    inside = f"{folder}/{source.name}" if source.is_file() else folder
     with volume_pod(target, kubeconfig) as (pod, bar):
         bar.waiting("comparing")
         had = pod.run("test", "-e", inside)[0] == 0
-        sent = send_files(pod, top, names, folder, bar)
+        sent = send_files(pod, source, folder, bar, follow_links)
     for line in unread(source, names):
         print(plain(line))
     # The folder of this machine that the node's pods see is one for all its stacks.
@@ -93,23 +89,13 @@ def use(source: Path, inside: str, stack: str) -> str:
 
 
 def unread(source: Path, names: list[str]) -> list[str]:
-    """What was not sent of a folder, and what of it no dataset reads."""
-    if not source.is_dir():
+    """What of a folder no dataset reads."""
+    if not source.is_dir() or (source / "config.json").is_file():  # a file, a model
         return []
-    there = sum(len(names) for _, _, names in os.walk(source))
-    hidden = there - len(names)
-    lines = [f"{hidden} hidden file{'s were' if hidden > 1 else ' was'} not sent."] if hidden > 0 else []
-    if (source / "config.json").is_file():  # a model
-        return lines
     over: dict[str, list[str]] = {}
     for name in names:
         over.setdefault(passed_over(name, "", (source / name).stat().st_size), []).append(Path(name).name)
-    lost = [name for found in over.values() for name in found if kind_of(name)[0] in (*REFUSED, *TABLES)]
-    if lost:
-        lines.append(
-            f"As dataset.input this folder is refused: {', '.join(lost[:5])} would be passed over; convert it."
-        )
-    return lines + [
+    return [
         f"{counted(len(found), 'file')} {why} {'is' if len(found) == 1 else 'are'} not read as text: "
         f"{', '.join(found[:5])}"
         for why, found in over.items()
@@ -128,44 +114,22 @@ def target_folder(source: Path, to: str | None) -> str:
     return str(folder)
 
 
-def local_files(source: Path, follow_links: bool = False) -> tuple[Path, list[str]]:
-    """A folder, and the path below it of each file to send, without hidden ones.
+def local_files(source: Path, follow_links: bool = False) -> list[str]:
+    """The path below a folder of each file to send, without hidden ones.
 
-    Raises CommandError when there is nothing to send, and for a link out of the folder: in a downloaded folder it might
-    point to keys.
+    Raises CommandError when there is nothing to send, and for a link: in a downloaded folder it might point to keys.
     """
     if source.is_file():
-        found, top = [source], source.absolute().parent
-    elif source.is_dir():
-        found, top = sorted(_walk(source)), source.absolute()
-    else:
-        raise CommandError(f"{source}: no such file or folder")
+        return [source.name]
+    found = []
+    for here, folders, names in os.walk(source, followlinks=follow_links):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for path in (Path(here, name) for name in (*folders, *names) if not name.startswith(".")):
+            if path.is_symlink() and not follow_links:
+                raise CommandError(
+                    f"{path}: is a link, to {path.resolve()}; give --follow-links to upload what it names"
+                )
+            found += [path.relative_to(source).as_posix()] if path.is_file() else []
     if not found:
         raise CommandError(f"{source}: the folder holds no file")
-    for path in found:
-        if any(ord(letter) in SURROGATES for letter in str(path)):
-            raise CommandError(f"{str(path)!r}: the name is not valid UTF-8; rename the file")
-        if path != source and not path.is_file():
-            raise CommandError(f"{path}: is a link to nothing, or no file; remove it, or give another folder")
-        if path != source and not follow_links and not path.resolve().is_relative_to(source.resolve()):
-            raise CommandError(
-                f"{path}: links outside the folder, to {path.resolve()}; give --follow-links to upload it"
-            )
-    return top, [path.absolute().relative_to(top).as_posix() for path in found]
-
-
-def _walk(source: Path) -> Iterator[Path]:
-    """What is below a folder, also through links; each folder once, because links may form cycles."""
-
-    def failed(error: OSError) -> None:
-        raise CommandError(f"{error.filename}: {error.strerror}")
-
-    seen: set[Path] = set()
-    for folder, folders, names in os.walk(source, onerror=failed, followlinks=True):
-        real = Path(folder).resolve()
-        if real in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(folder, name) for name in names if not name.startswith("."))
+    return sorted(found)
