@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
-import socket
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from cli import board
+from cli import CommandError, board
 from cli.target import Target
 from review.recording import Recording, record
 from tests.infra.recorded import changed
@@ -23,43 +21,35 @@ from workloads.layout import VOLUME_ACCESS
 def test_a_forward_that_breaks_is_told_and_goes_on_with_the_next_pod(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    notes, pods = tmp_path / "notes", iter(["tensorboard-1", "tensorboard-2", "tensorboard-3"])
-    kubectl = tmp_path / "kubectl"
+    notes, kubectl = tmp_path / "notes", tmp_path / "kubectl"
     kubectl.write_text(
-        f'#!/bin/sh\necho "$KUBECONFIG $@" >> {notes}\n[ $(wc -l < {notes}) = 3 ] && kill -INT $PPID && sleep 9\n'
+        f'#!/bin/sh\n[ -e {tmp_path}/none ] && echo "error: deployments.apps not found" >&2 && exit 1\n'
+        f'echo "$KUBECONFIG $@" >> {notes}\necho Forwarding\n'
+        f"[ $(wc -l < {notes}) = 2 ] && kill -INT $PPID && exec sleep 9\n"
         "echo error: lost connection to pod >&2; exit 1\n"
     )
     kubectl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(board, "PAUSE", 0)
-    monkeypatch.setattr(board, "connect", lambda *_: None)
     target = Target("here", "space", "job", None, {}, kubeconfig="/k:/l")
     monkeypatch.setattr(board, "targets_of", lambda stack: [target])
-    monkeypatch.setattr(board, "ready_pod", lambda *_: next(pods))
     opened: list[str] = []
     monkeypatch.setattr(board.webbrowser, "open", opened.append)
     board.board("x", port=16006, no_browser=False)
     shown = capsys.readouterr()
-    (port,) = re.findall(r"http://localhost:(\d+); Ctrl-C ends it", shown.out)
+    assert shown.out == "TensorBoard is at http://localhost:16006; Ctrl-C ends it\n"
     (page,) = map(urlsplit, opened)
-    assert (page.netloc, page.fragment) == (f"localhost:{port}", "timeseries")
+    assert (page.netloc, page.fragment) == ("localhost:16006", "timeseries")
     pinned = json.loads(parse_qs(page.query)["pinnedCards"][0])
     assert pinned[0] == {"plugin": "scalars", "tag": "loss/loss"}, "the loss is on top"
     figures = {tag(name) for name in (*StepFigures.__dataclass_fields__, "validation_loss")}
     assert {card["tag"] for card in pinned} <= figures, "and each is a figure of a run"
-    assert shown.err == "error: lost connection to pod; reload the page\n" * 2
-    assert notes.read_text().splitlines() == [
-        f"/k:/l --context=here --namespace=space port-forward --address=127.0.0.1 pod/tensorboard-{at} {port}:6006"
-        for at in (1, 2, 3)
-    ]
-
-
-def test_a_port_that_is_taken_gives_the_next_one() -> None:
-    port = board.free_port(17006)
-    with socket.create_server(("127.0.0.1", port)):
-        assert board.free_port(port) > port
-        with pytest.raises(OSError, match=f"--port {port}: taken"):
-            board.free_port(port, tries=1)
+    assert shown.err == "error: lost connection to pod; reload the page\n"
+    forward = "port-forward --address=127.0.0.1 deployment/tensorboard 16006:6006"
+    assert notes.read_text() == f"/k:/l --context=here --namespace=space {forward}\n" * 2
+    (tmp_path / "none").touch()
+    with pytest.raises(CommandError, match=r"^deployments\.apps not found$"):
+        board.board("x", port=16006, no_browser=False)
 
 
 def pod_on_the_volume(stack: Recording) -> dict[str, Any]:
