@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any
@@ -16,9 +15,6 @@ from cli.cluster import TrainingJob, asking, index, started
 from cli.target import Kubeconfig, RunningStack, TrainingName, target_of
 from trainer.plain import plain
 from trainer.record import PREFIX, Record
-
-LONGEST = 16_384
-"""Characters of a line that are printed at once: a hostile one may be a gigabyte."""
 
 
 def logs(
@@ -44,28 +40,21 @@ def print_after(stamp: str, job: TrainingJob, pod: str) -> str:
     with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
         options = {"follow": True, "timestamps": True, "_preload_content": False}
         answer: Any = job.core.read_namespaced_pod_log(pod, job.namespace, **options)
-        begins = new = True
-        for piece in lines(answer.stream(decode_content=True)):
-            at, _, text = piece.partition(" ") if begins else ("", "", piece)
-            # Nanoseconds of one clock: text order is time order.
-            new = at > stamp if begins else new
-            begins, stamp = piece.endswith("\n"), max(stamp, at)
-            if new and text:
+        for line in lines(answer.stream(decode_content=True)):
+            at, _, text = line.partition(" ")
+            if at > stamp:  # nanoseconds of one clock: text order is time order
+                stamp = at
                 print(plain(text), end="", flush=True)
     return stamp
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Whole lines, so that no escape sequence is seen in halves; one that is longer than LONGEST comes in pieces."""
-    decoder, text = codecs.getincrementaldecoder("utf-8")(errors="replace"), ""
+    """Whole lines, so that no escape sequence is seen in halves."""
+    rest = b""
     for chunk in chunks:
-        text += decoder.decode(chunk)
-        *whole, text = text.split("\n")
-        yield from (f"{line}\n" for line in whole)
-        if len(text) > LONGEST:
-            yield text
-            text = ""
-    yield text + decoder.decode(b"", final=True)
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (f"{line.decode('utf-8', 'replace')}\n" for line in whole)
+    yield rest.decode("utf-8", "replace")
 
 
 def choose(

@@ -61,8 +61,7 @@ def test_the_pod_on_the_volume_gets_out_to_the_web_as_the_dataset_job_does(local
     assert policy.items() <= pod_on_the_volume(local_stack)["metadata"]["labels"].items()
 
 
-@pytest.mark.parametrize(("name", "bucket"), [("gcp-c3", "gs://texts/corpus"), ("aws-g4dn", "s3://texts/corpus")])
-def test_on_a_cloud_it_may_read_the_buckets_that_the_stack_may_read(name: str, bucket: str) -> None:
-    stack = record(name, changed(name, dataset={"input": [bucket]}))
+def test_on_a_cloud_it_may_read_the_buckets_that_the_stack_may_read() -> None:
+    stack = record("gcp-c3", changed("gcp-c3", dataset={"input": ["gs://texts/corpus"]}))
     account = stack.one("ServiceAccount", "dataset").inputs["metadata"]["name"]
     assert pod_on_the_volume(stack)["spec"]["serviceAccountName"] == account

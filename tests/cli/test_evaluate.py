@@ -199,12 +199,6 @@ def test_what_the_trainer_refuses_is_the_error(cluster: Any, capsys: pytest.Capt
     assert error == "error: the evaluation failed: --tasks hellaswg: no such task; similar ones: hellaswag\n"
 
 
-def test_a_pod_that_left_no_words_is_named_by_its_exit_code(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster(code=137, last="\n")
-    assert main(["evaluate", "--tasks", "hellaswag"]) == 1
-    assert capsys.readouterr().err == "error: the evaluation failed: exit code 137\n"
-
-
 def test_without_follow_it_returns_at_once(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
     api = cluster()
     assert main(["evaluate", "--tasks", "hellaswag", "--no-follow", "--step", "10"]) == 0

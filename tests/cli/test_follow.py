@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli import follow
-from cli.cluster import TrainingJob, why_waiting
-from cli.follow import Board, report, watch
-from cli.progress import Bar, time_to_go
+from cli.cluster import TrainingJob
+from cli.follow import Board, report
+from cli.progress import time_to_go
 from cli.target import Target
 from cli.training_status import TrainingStatus, summarize
 from tests.cli.test_status import TARGET, content, job, pod, seconds
@@ -152,51 +151,9 @@ def test_a_log_gets_a_step_every_15_s_and_the_last(clock: Clock) -> None:
     assert steps == ["1/40", "16/40", "31/40", "40/40"]
 
 
-def test_a_line_of_a_log_is_not_wrapped_and_a_terminal_shows_brackets_of_what_kubernetes_says() -> None:
-    text = io.StringIO()
-    Board(Console(file=text, width=80)).print("x" * 200)
-    assert len(text.getvalue().splitlines()) == 1
-    with Board(Console(file=text, force_terminal=True, width=120)) as board:
-        board.wait("ErrImagePull: not in [/etc/certs.d]")
-    assert "not in [/etc/certs.d]" in text.getvalue()
-
-
-def test_a_transfer_says_every_15_s_in_a_log_how_far_it_is(clock: Clock) -> None:
-    console, text = plain()
-    with Bar(console) as bar:
-        bar.expect(2, 80_000_000)
-        for _ in range(40):
-            bar.advance(2_000_000)
-            clock.now += 1
-    told = [line.split(" (")[0] for line in text.getvalue().splitlines() if line.startswith("…")]
-    assert told == ["… 2 files: 32.0 MB of 80.0 MB", "… 2 files: 62.0 MB of 80.0 MB"]
-
-
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (80, "1:20"), (3725, "1:02:05")])
 def test_time_to_go(seconds: float, text: str) -> None:
     assert time_to_go(seconds) == text
-
-
-def test_waiting_says_for_what() -> None:
-    image = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}
-    assert why_waiting([pod(0, "Pending", containerStatuses=[image])]) == "ImagePullBackOff: not found"
-    assert why_waiting([]) == "waiting for the Job controller"
-    assert why_waiting([], "exceeded quota: gpus") == "the cluster refuses the pods: exceeded quota: gpus"
-
-
-def test_between_two_looks_a_log_is_read_from_the_former_on(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of rank 0's log would be megabytes at each look."""
-    asked: list[Any] = []
-    answers = [a_look(step=1), a_look(step=2), TrainingStatus("j", "Complete")]
-
-    def look(job: Any, target: Any, known: record.Record, seconds: int | None, price: Any) -> TrainingStatus:
-        asked.append((known.figures.get("step"), seconds))
-        return answers.pop(0)
-
-    monkeypatch.setattr(follow, "look", look)
-    api: Any = None
-    assert watch(TrainingJob(api, api, "n", "j"), TARGET, Board(plain()[0])).condition == "Complete"
-    assert asked == [(None, None), (1, 12), (2, 12)]
 
 
 def test_the_end_of_a_log_is_what_was_written_since() -> None:
@@ -248,16 +205,6 @@ def test_the_end_on_a_cloud_brings_the_model_here_and_needs_no_local_environment
         shown, "/data/runs/r/checkpoints", "kubectl exec x", "fetch x", "upload", "pulumi up --stack gcp-c3"
     )
     assert "local env" not in shown
-
-
-def test_a_model_that_this_machine_does_not_see_is_fetched_and_make_up_is_for_the_stack_local_alone() -> None:
-    """On kind, and for a cloud's stack with its state in .local/."""
-    on_kind = ended(True, "local", None)
-    assert in_order(on_kind, "local env", "kubectl exec x", "fetch x", "upload", "make up", "doctor")
-    cloud = ended(True, "gcp-c3", None)
-    assert in_order(cloud, "local env", "kubectl exec x", "fetch x", "upload", "pulumi up --stack gcp-c3")
-    assert "make up" not in cloud
-    assert "doctor" not in cloud
 
 
 def test_a_failure_shows_its_reason_and_how_to_try_again() -> None:

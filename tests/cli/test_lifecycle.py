@@ -270,13 +270,3 @@ def test_a_train_job_is_suspended_itself_for_its_controllers_set_the_job_back(
     assert changed == [
         ("trainer.kubeflow.org", "v1alpha1", "n", "trainjobs", "train-small", {"spec": {"suspend": True}})
     ]
-
-
-def test_a_job_that_its_queue_starts_again_is_not_said_to_be_stopped(
-    commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster = Cluster(a_job(), [a_pod()])
-    monkeypatch.setattr(cluster, "patch_namespaced_job", lambda *_: None)
-    use(monkeypatch, cluster)
-    with pytest.raises(CommandError, match="such as its queue, has started it again"):
-        lifecycle.stop("local")

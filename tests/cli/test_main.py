@@ -112,14 +112,11 @@ def test_all_commands_about_a_stack_are_tried() -> None:
 
 
 @pytest.mark.parametrize("command", OF_A_STACK)
-@pytest.mark.parametrize("given", [["--stack", "gone"], ["--stack=gone"]], ids=" ".join)
-def test_a_stack_is_named_in_one_way(
-    command: str, given: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    assert asked_of(command, monkeypatch, tmp_path, *given) == ["gone"]
+def test_a_stack_is_named_in_one_way(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert asked_of(command, monkeypatch, tmp_path, "--stack", "gone") == ["gone"]
 
 
-@pytest.mark.parametrize("command", sorted({*OF_A_STACK} - {"upload", "rm", "ls", "du", "run"}))
+@pytest.mark.parametrize("command", ["cost", "status", "evaluate"])
 def test_no_command_takes_a_stack_as_an_argument(
     command: str, pulumi: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,7 +125,7 @@ def test_no_command_takes_a_stack_as_an_argument(
     assert "unexpected extra argument(s) (gcp-c3)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", sorted({*OF_A_STACK} - {"dev snapshot", "dev policy"}))
+@pytest.mark.parametrize("command", ["cost", "status", "evaluate"])
 def test_without_a_name_it_is_the_stack_that_pulumi_has_selected(
     command: str, pulumi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -178,12 +175,6 @@ def test_a_wrong_command_is_one_line(arguments: list[str], said: str, capsys: py
     assert (shown.out, shown.err.count("\n")) == ("", 1)
 
 
-@pytest.mark.parametrize("arguments", [["local"], ["dev"], ["-h"]])
-def test_a_group_without_a_command_lists_its_commands(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 0
-    assert "COMMAND [ARGS]..." in capsys.readouterr().out
-
-
 def test_the_script_runs_the_checkout_that_it_lies_in_from_any_folder(tmp_path: Path) -> None:
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     script = tmp_path / ".venv" / "bin" / "trainyard"
@@ -199,7 +190,7 @@ def test_the_script_runs_the_checkout_that_it_lies_in_from_any_folder(tmp_path: 
         assert (done.returncode, done.stdout) == (7, "['a b', '--c']\n")
 
 
-@pytest.mark.parametrize("command", ["doctor", "cost", "dev snapshot", "dev policy", "prove"])
+@pytest.mark.parametrize("command", ["doctor", "cost", "dev snapshot"])
 def test_a_file_that_pulumi_stack_init_wrote_is_told_in_a_line(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -208,16 +199,6 @@ def test_a_file_that_pulumi_stack_init_wrote_is_told_in_a_line(
     assert main([*command.split(), "--stack", "mine"]) in (1, 2)
     shown = capsys.readouterr()
     assert "Pulumi.mine.yaml: has no config; copy a stack file: cp Pulumi.local.yaml" in shown.out + shown.err
-
-
-@pytest.mark.parametrize("command", ["dev snapshot", "dev policy"])
-def test_a_stack_file_with_a_mistake_is_told_by_its_key(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("infra.stackfiles.ROOT", tmp_path)
-    (tmp_path / "Pulumi.mine.yaml").write_text("config: {trainyard:workers: {count: 0}}\n")
-    assert main([*command.split(), "--stack", "mine"]) == 2
-    assert "workers.count: " in capsys.readouterr().err
 
 
 def test_a_command_without_its_packages_says_how_to_install_them() -> None:
@@ -229,7 +210,7 @@ def test_a_command_without_its_packages_says_how_to_install_them() -> None:
     assert (done.returncode, done.stderr) == (1, said)
 
 
-@pytest.mark.parametrize("command", ["follow --stack gcp-c3", "prove --stack gcp-c3"])
+@pytest.mark.parametrize("command", ["follow --stack gcp-c3"])
 def test_a_missing_pulumi_is_told_in_a_line(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,19 +24,12 @@ def program(folder: Path, name: str, said: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_this_machine_s_rsync_is_one_that_is_taken() -> None:
-    assert programs.find_rsync() == shutil.which("rsync")
-
-
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
         (None, "rsync is needed to carry files, and is not on PATH: apt-get install rsync, or brew install rsync"),
         ("openrsync: protocol version 29", "is not rsync 3.5.0 or newer, it says: openrsync: protocol version 29; apt"),
-        ("", "is not rsync 3.5.0 or newer, it says: ; apt"),
         ("rsync  version 3.2.7  protocol version 31", r"is version 3.2.7, .*\(CVE-2024-12084, CVE-2026-\d+\); needed"),
-        ("rsync  version 2.6.9  protocol version 29", "is version 2.6.9"),
-        ("rsync  version v3.4.1  protocol version 32", "is version 3.4.1"),
         ("rsync  version 3.10.0  protocol version 33", None),
     ],
 )

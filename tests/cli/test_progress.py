@@ -26,7 +26,7 @@ def last_frame(shown: io.StringIO, width: int) -> str:
     return found
 
 
-@pytest.mark.parametrize("width", [36, 40, 60, 80, 100, 132, 200])
+@pytest.mark.parametrize("width", [36, 80, 200])
 def test_a_training_shows_every_figure(width: int) -> None:
     shown = io.StringIO()
     with Board(Console(file=shown, width=width, force_terminal=True)) as board:
@@ -38,7 +38,7 @@ def test_a_training_shows_every_figure(width: int) -> None:
     assert ("\n" in frame.strip()) == (width < 140)
 
 
-@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("width", [40, 200])
 def test_a_reason_to_wait_is_read_to_its_end(width: int) -> None:
     shown = io.StringIO()
     with Board(Console(file=shown, width=width, force_terminal=True)) as board:
@@ -46,7 +46,7 @@ def test_a_reason_to_wait_is_read_to_its_end(width: int) -> None:
     assert " ".join(last_frame(shown, width).split()).endswith(LONG)
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 200])
+@pytest.mark.parametrize("width", [40, 200])
 def test_a_transfer_shows_every_figure(width: int) -> None:
     shown = io.StringIO()
     with Bar(Console(file=shown, width=width, force_terminal=True)) as bar:
@@ -70,15 +70,6 @@ def test_a_figure_that_is_old_says_how_old(monkeypatch: pytest.MonkeyPatch) -> N
             board._progress.refresh()  # pyrefly: ignore[missing-attribute]
             assert told in last_frame(shown, 200)
             assert (" ago" in last_frame(shown, 200)) == bool(told)
-
-
-def test_what_is_one_is_told_as_one() -> None:
-    shown = io.StringIO()
-    with Bar(Console(file=shown, width=80, force_terminal=True)) as bar:
-        for files, told in ((1, "1 file "), (2, "2 files "), (1200, "1,200 files ")):
-            bar.expect(files, 1)
-            bar._progress.refresh()
-            assert told in last_frame(shown, 80)
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,9 @@ def gone() -> int:
     ("host", "process", "said"),
     [
         ("", "gone", "which is gone on this machine: it was killed; `trainyard local run -- pulumi cancel mine --yes`"),
-        ("", "reused", "which is gone on this machine"),
         ("", "alive", "; wait until it has ended"),
         ("elsewhere", "gone", " on elsewhere; wait until it has ended there; if it was killed: `trainyard local run"),
         ("", "unreadable", ""),
-        ("", "none", ""),
     ],
 )
 def test_the_holder_of_a_lock_is_named_and_what_to_do(

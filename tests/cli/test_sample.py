@@ -217,11 +217,6 @@ def test_a_large_model_gets_a_workers_node_without_its_accelerators(
         )
 
 
-def test_a_zero_is_a_value() -> None:
-    given = {"step": 0, "temperature": 0.0, "chat": False, "merge": True, "seed": None}
-    assert model_pod.options(**given) == ["--step=0", "--temperature=0.0", "--merge"]
-
-
 def _with(run: Any, **changes: Any) -> Any:
     from dataclasses import replace
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from cli import CommandError
 from cli.__main__ import main
-from cli.cluster import INDEX, TrainingJob, moment
+from cli.cluster import INDEX, TrainingJob
 from cli.logs import choose
 from cli.status import _priced, screen
 from cli.target import Target, node_price
@@ -53,11 +53,6 @@ def pod(
             **status,
         },
     }
-
-
-def test_a_job_whose_pods_are_refused_says_why() -> None:
-    found = summarize(job(active=0), [], refusal="exceeded quota: gpus")
-    assert found.headline == "Waiting: the cluster refuses the pods: exceeded quota: gpus"
 
 
 def seconds(clock: str) -> float:
@@ -105,13 +100,6 @@ def test_a_running_training_on_one_screen() -> None:
     assert rows["train-small-1-1-abcde"] == ["1", "train-small-1-1-abcde", "node-1", "Running", "10:00", "0"]
     assert rows["train-small-1-0-abcde"][-1] == "1"
     assert rows["train-small-1-0-later"][-1] == "5:00", "it came after the round began"
-
-
-def test_log_lines_of_a_node_elsewhere_are_of_the_same_moment() -> None:
-    """containerd stamps log lines in its node's time zone."""
-    moments = ("2026-11-21T12:20:00.123456789Z", "2026-11-21T13:20:00.123456789+01:00", "2026-11-21T12:20:00.123456Z")
-    assert len({moment(text) for text in moments}) == 1
-    assert moment(None) is moment("yesterday") is None
 
 
 def test_causes_of_restarts_each_once_in_order() -> None:
@@ -240,13 +228,6 @@ def test_a_failed_training_says_why_in_the_launchers_words_before_kubernetes() -
         assert (found.condition, found.has_ended) == ("Failed", True)
     late = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "longer than deadline"}
     assert summarize(job([late]), [ended(143, "asked to leave")]).why == "the time of job.maxHours is up"
-
-
-def test_a_complete_training_has_the_record_of_the_pod_that_finished() -> None:
-    done = pod(0, "Succeeded", {"exitCode": 0, "message": json.dumps({"step": 200, "validation_loss": 5.5})})
-    found = summarize(job([{"type": "Complete", "status": "True"}]), [ended(143, "terminated"), done])
-    assert (found.condition, found.result) == ("Complete", {"step": 200, "validation_loss": 5.5})
-    assert summarize(job([{"type": "Complete", "status": "False"}]), [pod(0)]).condition == "Running"
 
 
 def test_before_the_first_pod_it_says_what_is_waited_for() -> None:

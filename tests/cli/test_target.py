@@ -75,7 +75,7 @@ def test_a_local_stack_brings_its_environment(
         ),
     ],
 )
-@pytest.mark.parametrize("command", ["status", "follow", "fetch", "logs"])
+@pytest.mark.parametrize("command", ["status"])
 def test_a_stack_that_is_not_there_is_said_with_the_command_that_makes_it(
     command: str,
     stack: str,
