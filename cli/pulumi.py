@@ -1,10 +1,17 @@
-"""Run Pulumi for `trainyard up` and `down`: on a terminal as it is, elsewhere with one line a resource."""
+"""Run Pulumi for `trainyard up` and `down`: on a terminal as it is, but for advice that no longer holds, elsewhere with
+one line a resource.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
 import re
+import select
 import subprocess
 import sys
+import termios
 from collections.abc import Iterable, Iterator
 
 from cli import CommandError
@@ -36,10 +43,44 @@ def pulumi(command: str, stack: str, yes: bool, local: bool, *options: str) -> i
     typed = ["pulumi", command, "--stack", stack, *(["--yes", "--skip-preview", "--suppress-progress"] if yes else [])]
     timed = [*TRAINYARD, "local", "run", "--phase", f"pulumi {command}", "--"] if local else []
     whole = [*timed, *typed, *options]
-    code = run(*whole) if sys.stdout.isatty() else _piped(whole, local)
+    if not sys.stdout.isatty():
+        code = _piped(whole, local)
+    elif local and command == "destroy" and sys.stdin.isatty():
+        code = on_terminal(whole)
+    else:
+        code = run(*whole)
     if code and local and not node_runs():
         raise CommandError(f"{STOPPED}; then the same command again", code=code)
     return code
+
+
+def on_terminal(command: list[str]) -> int:
+    """Run it on this terminal without Pulumi's last words, which call a stack maintained that is removed next.
+
+    They are the last: all that comes after their beginning is left out. Ctrl-C reaches it as a key.
+    """
+    words, held = MAINTAINED[0].encode(), b""
+
+    def read(terminal: int) -> bytes:
+        nonlocal held
+        while True:
+            # At each output, so that a new size of the window is passed on.
+            termios.tcsetwinsize(terminal, termios.tcgetwinsize(sys.stdout))
+            select.select([terminal], [], [])
+            try:
+                more = os.read(terminal, 4096)
+            except OSError:  # the end, on Linux
+                more = b""
+            held += more
+            at = held.find(words)
+            if at < 0:  # their beginning waits for the rest
+                at = next(n for n in range(len(held) + 1) if words.startswith(held[n:]))
+            told, held = held[:at], held[at:]
+            if told or not more:
+                return told
+
+    with contextlib.chdir(ROOT):
+        return os.waitstatus_to_exitcode(pty.spawn(command, read))
 
 
 def _piped(command: list[str], local: bool) -> int:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import shutil
 import socket
 import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pytest
 
 from cli.pulumi import short
+from infra.stackfiles import ROOT
 from infra.state import lock
 
 UP = """\
@@ -118,3 +123,45 @@ def test_the_holder_of_a_lock_is_named_and_what_to_do(
         assert not lock("another")
     finally:
         alive.communicate()
+
+
+#: In place of Pulumi: shows its window, waits for Ctrl-C if it is told to, and ends as a destroy does, in pieces.
+DESTROYS = """
+import os, signal, sys, time
+def end(*_):
+    print("interrupted", flush=True)
+    sys.exit(5)
+signal.signal(signal.SIGINT, end)
+print("destroying The stack", flush=True)
+time.sleep(0.2)
+print(os.get_terminal_size().columns, sys.stdin.isatty(), flush=True)
+while sys.argv[1:]:
+    time.sleep(0.1)
+os.write(1, b"Duration: 3s\\n\\nThe resources in the stack have been del")
+time.sleep(0.2)
+os.write(1, b"eted, but the history and configuration are still maintained. \\n")
+time.sleep(0.2)
+print("If you want to remove the stack completely, run rm.", flush=True)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(("interrupted", "code", "last"), [(False, 3, "Duration: 3s"), (True, 5, "interrupted")])
+def test_on_a_terminal_too_and_ctrl_c_window_and_exit_code_pass(interrupted: bool, code: int, last: str) -> None:
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 77))
+    program = [sys.executable, "-c", DESTROYS, *(["wait"] if interrupted else [])]
+    script = f"import sys; from cli.pulumi import on_terminal; sys.exit(on_terminal({program!r}))"
+    shown = b""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, stdin=theirs, stdout=theirs, start_new_session=True
+    ) as process:
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # the terminal's end
+            while more := os.read(ours, 4096):
+                shown += more
+                if interrupted and b"77 True" in shown:
+                    interrupted = os.write(ours, b"\x03") == 0
+    lines = shown.decode().replace("^C", "").split()
+    assert process.returncode == code
+    assert " ".join(lines) == f"destroying The stack 77 True {last}"
