@@ -24,6 +24,8 @@ GROUPS = (
     ("test_aws_engine",),
     ("test_replaced_objects",),
     ("test_living_stack",),
+    ("test_versions",),
+    ("test_job_controller",),
     ("test_stack", "test_killed_pulumi", "test_typed_values"),
     ("test_elastic_pods", "test_network_policies"),
     ("test_run_commands", "test_evaluate", "test_data_in_model_out", "test_finetune"),

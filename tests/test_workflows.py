@@ -203,18 +203,6 @@ def test_a_runner_of_ones_own_never_runs_what_a_stranger_wrote() -> None:
             assert job["runs-on"] == (own if clouds else "ubuntu-24.04"), f"{path.stem} {name}"
 
 
-def test_changes_by_hand_wait_for_each_other_and_nothing_else_waits_for_reviewers() -> None:
-    """Pulumi's own lock separates ttl's destroy from a change by hand."""
-
-    def concurrency(name: str) -> dict[str, Any]:
-        return list(jobs(workflow(name)).values())[-1]["concurrency"]
-
-    by_hand = {"group": "stack-${{ inputs.stack }}", "cancel-in-progress": False, "queue": "max"}
-    assert concurrency("up") == concurrency("destroy") == by_hand
-    for name in ("ttl", "drift"):
-        assert concurrency(name) == {"group": f"{name}-${{{{ matrix.stack }}}}", "cancel-in-progress": False}
-
-
 def test_a_stack_logs_in_to_the_cloud_of_its_file_whatever_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     """A stack that `trainyard init` wrote may have any name, and a proof that died is destroyed like its stack."""
     told, *logins = [step for step in steps(FOLDER / "actions" / "ready" / "action.yml") if {"id", "if"} & step.keys()]
@@ -240,42 +228,3 @@ def test_kind_is_used_as_the_readme_says_and_nobody_is_trusted() -> None:
     assert done[at : at + len(typed)] == typed
     assert done[at - 1] == ".ci/kind"
     assert "secrets." not in workflow("e2e").read_text()
-
-
-DOCKER = """case "$*" in
-  *State.Running*) cat running 2>/dev/null ;;
-  *Networks.kind*) cat network 2>/dev/null || echo null ;;
-  *"cp /dev/stdin"*) cat > hosts.toml ;;
-esac"""
-KIND = """case "$*" in "get nodes") echo kind-control-plane ;; "get clusters") cat clusters 2>/dev/null ;; esac"""
-
-
-def test_a_kind_cluster_pulls_from_the_registry_that_this_machine_pushes_to(tmp_path: Path) -> None:
-    for name, text in (("docker", DOCKER), ("kind", KIND), ("kubectl", "cat > applied")):
-        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >> notes\n{text}\n')
-        (tmp_path / name).chmod(0o755)
-
-    def run() -> list[str]:
-        (tmp_path / "notes").unlink(missing_ok=True)
-        path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-        subprocess.run([ROOT / ".ci" / "kind"], cwd=tmp_path, env=path, check=True, timeout=30)
-        asking = ("docker inspect", "kind get")
-        return [line for line in (tmp_path / "notes").read_text().splitlines() if not line.startswith(asking)]
-
-    folder = "/etc/containerd/certs.d/localhost:5001"
-    node = [
-        f"docker exec kind-control-plane mkdir -p {folder}",
-        f"docker exec --interactive kind-control-plane cp /dev/stdin {folder}/hosts.toml",
-    ]
-    apply = "kubectl --context kind-kind apply --filename -"
-    first = run()
-    assert re.fullmatch(
-        r"docker run .* --publish 127.0.0.1:5001:5000 .* --name kind-registry registry:\S+@sha256:\w{64}", first[0]
-    )
-    assert first[1:] == ["kind create cluster --wait 2m", *node, "docker network connect kind kind-registry", apply]
-    assert (tmp_path / "hosts.toml").read_text() == '[host."http://kind-registry:5000"]\n'
-    told = yaml.safe_load(yaml.safe_load((tmp_path / "applied").read_text())["data"]["localRegistryHosting.v1"])
-    assert told["host"] == "localhost:5001"
-    for name, text in (("running", "true"), ("clusters", "kind"), ("network", "{}")):
-        (tmp_path / name).write_text(f"{text}\n")
-    assert run() == [*node, apply], "what is there stays"

@@ -16,7 +16,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import pstats
 import re
 import statistics
 import subprocess
@@ -40,15 +39,6 @@ ROUNDS = 3
 WORDS = 32_000
 CODED = 5_000_000
 """Bytes of text on which encoders are compared alone."""
-PROFILED = """
-import cProfile, sys, time
-from trainer import prepare
-profile = cProfile.Profile(time.process_time)
-profile.runcall(prepare.main, sys.argv[2:])
-profile.dump_stats(sys.argv[1])
-"""
-FUNCTIONS = 10
-"""Rows of the profile."""
 
 
 def main() -> int:
@@ -80,7 +70,7 @@ def main() -> int:
         one, two = prepare(large, folder, cores[:1]), prepare(large, folder, cores)
         middle |= {"memory": two["memory"], "large": large.stat().st_size, "wall": one["wall"] / two["wall"]}
         middle["cores"] = one["seconds"] / (middle["start"] + (two["seconds"] - middle["start"]) / 2)
-        write(middle, documents, options.text, profile(path, folder))
+        write(middle, documents, options.text)
     return 0
 
 
@@ -136,20 +126,6 @@ def prepare(path: Path, folder: Path, cores: list[int]) -> dict[str, float]:
         raise SystemExit(f"{' '.join(command)} ended with code {process.returncode}")
     tokens = sum(map(int, re.findall(r"_tokens=(\d+)", told)))
     return {"seconds": setup.children_seconds() - cpu, "wall": wall, "memory": memory, "tokens": tokens}
-
-
-def profile(path: Path, folder: Path) -> list[tuple[str, float]]:
-    """The functions that take the most CPU seconds, themselves, once everything is imported."""
-    file, output = folder / "profile", folder / "profiled"
-    arguments = ["--input", str(path), "--output", str(output), "--workers", "1"]
-    subprocess.run([sys.executable, "-c", PROFILED, str(file), *arguments], stdout=subprocess.DEVNULL, check=True)
-    found: dict[tuple[str, int, str], tuple[float, ...]] = pstats.Stats(str(file)).stats  # pyrefly: ignore
-    times = sorted(
-        (spent[2], f"{Path(place).name}, {line}: {name}" if line else name.strip("<>").removeprefix("built-in method "))
-        for (place, line, name), spent in found.items()
-    )
-    first = [(name, spent) for spent, name in times[: -FUNCTIONS - 1 : -1]]
-    return [*first, ("all others", sum(spent for spent, _ in times[:-FUNCTIONS]))]
 
 
 def resident(process: int) -> int:
@@ -220,9 +196,7 @@ def encode(tokenizer: Tokenizer, documents: list[str]) -> dict[str, float]:
     return found | {"tokens": sum(map(len, ids[0])) / 2}
 
 
-def write(
-    middle: dict[str, float], documents: list[str], text: Path | None, functions: list[tuple[str, float]]
-) -> None:
+def write(middle: dict[str, float], documents: list[str], text: Path | None) -> None:
     tokens, size = middle["tokens"], sum(len(each.encode()) for each in documents)
     theirs, work = middle["map"] + middle["copy"], middle["ours"] - middle["start"]
     large = f"{middle['large'] / 1e9:.1f} GB"
@@ -266,8 +240,6 @@ def write(
             ("", "CPU seconds", "million tokens a second of a core"),
             ((each, f"{took:.2f}", f"{tokens / took / 1e6:.2f}") for each, took in seconds),
         ),
-        "What takes the rest, in a run with a profile:",
-        page.table(("function", "CPU seconds of its own"), ((name, f"{spent:.2f}") for name, spent in functions)),
         f"Load of the machine at the end: {os.getloadavg()[0]:.1f}.",
     )
     print(told)

@@ -156,19 +156,3 @@ def test_a_micro_batch_that_does_not_fit_is_halved_in_the_next_round(
     assert "takes micro_batch=16" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "DONE").exists()
-
-
-def test_memory_that_runs_out_later_is_shared_anew(on_cuda: torch.device, dataset: str, tmp_path: Path) -> None:
-    """After a step, another program takes the device's memory: the worker leaves for a new round, not for good."""
-    program = (
-        "import sys, torch; from trainer.train import loop, __main__ as train; made = loop.Loop.one_step; count = [0]\n"
-        "def one_step(own, batches):\n"
-        "    count[0] += 1\n"
-        "    if count[0] == 3: own.hog = torch.empty(10 * torch.cuda.mem_get_info()[1], dtype=torch.uint8,"
-        " device='cuda')\n"
-        "    return made(own, batches)\n"
-        "loop.Loop.one_step = one_step; sys.exit(train.main(sys.argv[1:]))"
-    )
-    done = start(on_cuda, ["-c", program, *arguments(dataset, tmp_path, compile="false")])
-    assert done.returncode == EXIT_RESTART, done.stdout + done.stderr
-    assert "takes micro_batch=" in done.stdout + done.stderr
