@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.errors import UserError, cause
-from trainer.files import Unfit, is_plain_name, open_regular, read_json, sha256
+from trainer.errors import UserError
+from trainer.files import read_json, sha256
 
 INDEX = "index.json"
 VERSION, CONVERSATIONS = 2, 3
@@ -36,10 +36,9 @@ class Tokens:
         """sizes: tokens in each shard, if its file holds more than tokens."""
         self.paths, self.vocabulary = paths, vocabulary
         wanted: list[Any] = list(sizes) if sizes is not None else [None] * len(paths)
-        self._shards: list[np.ndarray] = []
-        for path, size in zip(paths, wanted, strict=True):
-            with open_regular(path) as file:
-                self._shards.append(np.memmap(file, dtype, "r", shape=size))
+        self._shards: list[np.ndarray] = [
+            np.memmap(path, dtype, "r", shape=size) for path, size in zip(paths, wanted, strict=True)
+        ]
         self._starts = np.cumsum([0] + [len(shard) for shard in self._shards])
 
     def __len__(self) -> int:
@@ -118,26 +117,14 @@ def open_dataset(directory: str, verify: bool | str = False, conversations: bool
         raise UserError(f"data.directory: {path} holds text; for task=finetune prepare the data with --conversations")
     if not conversations and index["version"] == CONVERSATIONS:
         raise UserError(f"data.directory: {path} holds conversations; set task=finetune, or prepare text")
-    try:
-        dtype = index["dtype"]
-        width = np.dtype(dtype).itemsize
-        splits = {name: index["splits"][name]["shards"] for name in ("train", "validation")}
-        shards = [shard for split in splits.values() for shard in split]
-        vocabulary, end, largest = (int(index[name]) for name in ("vocabulary", "end_of_text", "largest"))
-        wanted = {shard["file"]: stored_bytes(shard, width) for shard in shards}
-        if not all(map(is_plain_name, wanted)):
-            raise ValueError("a shard is not in the folder")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"data.directory: {path / INDEX} is damaged ({cause(error)}); {again}") from None
-    for name, bytes_wanted in wanted.items():
-        try:
-            with open_regular(path / name) as file:
-                size = os.fstat(file.fileno()).st_size
-            have = f"has {size} bytes, not {bytes_wanted}"
-        except (FileNotFoundError, Unfit) as error:
-            size, have = -1, error.strerror if isinstance(error, Unfit) else "is missing"
-        if size != bytes_wanted:
-            raise UserError(f"data.directory: {path / name} {have}; {again}")
+    dtype = index["dtype"]
+    width = np.dtype(dtype).itemsize
+    splits = {name: index["splits"][name]["shards"] for name in ("train", "validation")}
+    shards = [shard for split in splits.values() for shard in split]
+    for shard in shards:
+        file, wanted = path / shard["file"], stored_bytes(shard, width)
+        if not file.exists() or file.stat().st_size != wanted:
+            raise UserError(f"data.directory: {file} is missing, or does not have {wanted} bytes; {again}")
     total = width * sum(shard["tokens"] for shard in shards)
     if verify in (True, "always") or (verify == "auto" and total <= VERIFIED_BYTES):
         with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
@@ -149,16 +136,13 @@ def open_dataset(directory: str, verify: bool | str = False, conversations: bool
                     )
     train, validation = (
         Tokens(
-            [path / shard["file"] for shard in splits[name]],
-            dtype,
-            vocabulary,
-            [shard["tokens"] for shard in splits[name]],
+            [path / shard["file"] for shard in split], dtype, index["vocabulary"], [each["tokens"] for each in split]
         )
-        for name in ("train", "validation")
+        for split in splits.values()
     )
-    content = [[name, shard["tokens"], shard.get("sha256")] for name, split in splits.items() for shard in split]
+    content = [[name, shard["tokens"], shard["sha256"]] for name, split in splits.items() for shard in split]
     digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-    return Dataset(path, train, validation, vocabulary, end, largest, digest)
+    return Dataset(path, train, validation, index["vocabulary"], index["end_of_text"], index["largest"], digest)
 
 
 def windows(tokens: int, length: int) -> int:

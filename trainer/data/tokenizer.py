@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 
 from trainer.errors import UserError, advice, one_line
-from trainer.files import TEMPLATES, copy, fsync, read_json, require_regular
+from trainer.files import TEMPLATES, copy, fsync, read_json
 from trainer.log import event
 
 FILE = "tokenizer.json"
@@ -63,11 +62,7 @@ def find_folder(spec: str) -> Path | None:
     if spec == "gpt2" and not path.exists():
         return None
     if path.exists():
-        folder = path if path.is_dir() else path.parent
-        for name in {FILE, *COMPANIONS, *SAID_IN, *OLD}:
-            if os.path.lexists(folder / name):
-                require_regular(folder / name, folder)
-        return folder
+        return path if path.is_dir() else path.parent
     from huggingface_hub import snapshot_download
 
     names = [FILE, *COMPANIONS, *SAID_IN, *OLD, f"{TEMPLATES}/*.jinja"]
@@ -180,43 +175,29 @@ def _from_file(path: Path) -> Tokenizer:
 
 
 def _from_folder(path: Path, spec: str) -> Tokenizer:
-    if (path / FILE).exists():
-        raw = _from_file(path / FILE)
-        described = any((path / name).exists() for name in (*COMPANIONS[:2], OLD[2]))
-        built = _of_transformers(path, spec) if described else None
-        if (
-            built is not None
-            and json.loads(built.to_str())["pre_tokenizer"] != json.loads(raw.to_str())["pre_tokenizer"]
-        ):
-            why = f"'its class cuts text otherwise than {FILE}; tokenizer_class: {TAKEN_AS_IS} takes that file'"
-            event("tokenizer", state="cut_by_its_class", folder=path, because_of=why)
-        return built or raw
-    if not all((path / name).exists() for name in OLD[:2]):
-        raise UserError(f"--tokenizer {spec}: holds neither {FILE} nor {OLD[0]} with {OLD[1]}")
-    if (found := _of_transformers(path, spec)) is None:
-        raise UserError(
-            f"--tokenizer {spec}: {OLD[0]} and {OLD[1]} do not say how text is cut into words; name the class in "
-            f"{COMPANIONS[0]} (tokenizer_class, such as GPT2Tokenizer), or give a folder with {FILE}"
-        )
-    return found
-
-
-def _of_transformers(path: Path, spec: str) -> Tokenizer | None:
-    """The tokenizer that transformers builds of a folder; None where no class is named, or it runs code."""
+    """What transformers builds of a folder that names a class; else its tokenizer.json."""
+    raw = _from_file(path / FILE) if (path / FILE).exists() else None
     stated = [read_json(path / name) or {} for name in (COMPANIONS[0], "config.json")]
     named = any(said.get(key) for said in stated for key in ("tokenizer_class", "model_type"))
-    if not named and not (path / FILE).exists():
-        return None
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    built, why = None, f"it holds no {FILE}, and {OLD[0]} with {OLD[1]} do not say how text is cut into words"
+    if any((path / name).exists() for name in (*COMPANIONS[:2], OLD[2])) if raw else named:
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    try:
-        known: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-        built = Tokenizer.from_str(known.backend_tokenizer.to_str())
-    except Exception as error:  # the libraries below raise two dozen kinds
-        if (path / FILE).exists():
-            return None
+        try:
+            known: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+            # Of words and merges alone its general class would be built, as that of no tokenizer in use.
+            if raw or type(known) is not PreTrainedTokenizerFast:
+                built = Tokenizer.from_str(known.backend_tokenizer.to_str())
+        except Exception as error:  # the libraries below raise two dozen kinds
+            why = f"transformers cannot build it ({one_line(error)})"
+    if raw is None and built is None:
         raise UserError(
-            f"--tokenizer {spec}: transformers cannot build it ({one_line(error)}); give a folder with {FILE}"
-        ) from None
-    # Its general class takes words and merges alone: no tokenizer in use does.
-    return built if (path / FILE).exists() or type(known) is not PreTrainedTokenizerFast else None
+            f"--tokenizer {spec}: {why}; give a folder with {FILE}, or name the class in {COMPANIONS[0]} "
+            "(tokenizer_class, such as GPT2Tokenizer)"
+        )
+    if raw and built and json.loads(built.to_str())["pre_tokenizer"] != json.loads(raw.to_str())["pre_tokenizer"]:
+        told = f"'its class cuts text otherwise than {FILE}; tokenizer_class: {TAKEN_AS_IS} takes that file'"
+        event("tokenizer", state="cut_by_its_class", folder=path, because_of=told)
+    found = built or raw
+    assert found is not None
+    return found

@@ -6,7 +6,6 @@ import json
 import mmap
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.data.test_documents import ODD
 from trainer.data.batches import Batches, Tokens, gather, open_dataset, order, permute, share, windows
 from trainer.errors import UserError
 from trainer.parallel.world import World
@@ -171,12 +169,6 @@ def test_auto_verifies_what_is_small(dataset: Path, tmp_path: Path, monkeypatch:
     open_dataset(str(tmp_path), False)
 
 
-@given(step=st.integers(0, 300), windows_per_step=st.integers(1, 9), count=st.integers(1, 60))
-def test_the_epoch_counts_passes_over_the_windows(step: int, windows_per_step: int, count: int) -> None:
-    batches = Batches(in_memory(np.arange(4 * count + 1, dtype=np.uint16)), 4, 1, 4 * windows_per_step, seed=1)
-    assert batches.epoch(step) == pytest.approx(step * windows_per_step / count)
-
-
 @given(step=st.integers(0, 50), other=st.integers(0, 50), seed=seeds)
 def test_a_batch_depends_on_seed_and_step_alone(step: int, other: int, seed: int) -> None:
     stream = in_memory(np.arange(500, dtype=np.uint16))
@@ -251,40 +243,3 @@ def test_the_digest_is_that_of_the_tokens_and_not_of_the_folder(dataset: Path, t
         changed["splits"][split]["shards"][0] |= change
         (other / "index.json").write_text(json.dumps(changed))
         assert open_dataset(str(other)).digest != first
-
-
-@pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("name", ["index.json", "train"])
-def test_an_odd_shard_or_index_is_refused(odd: str, name: str, dataset: Path, tmp_path: Path) -> None:
-    dataset = shutil.copytree(dataset, tmp_path / "data")
-    path = dataset / name if name == "index.json" else next(dataset.glob("train-*.bin"))
-    path.unlink()
-    ODD[odd](path)
-    with pytest.raises(UserError, match=r"^data\.directory: ") as caught:
-        open_dataset(str(dataset), verify=True)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"splits": {}},
-        {"splits": []},
-        {"splits": None},
-        {"dtype": "nonsense"},
-        {"vocabulary": "many"},
-        {"end_of_text": None},
-    ]
-    + [{"splits": {"train": {"shards": [shard]}, "validation": {"shards": []}}} for shard in ({}, 5, {"file": 5})]
-    + [
-        {"splits": {"train": {"shards": [{"file": name, "tokens": 1}]}, "validation": {"shards": []}}}
-        for name in ("../a", "/etc/passwd", "a\0")
-    ],
-    ids=str,
-)
-def test_an_index_of_another_form_is_one_line(change: dict[str, Any], dataset: Path, tmp_path: Path) -> None:
-    dataset = shutil.copytree(dataset, tmp_path / "data")
-    index = dataset / "index.json"
-    index.write_text(json.dumps(json.loads(index.read_text()) | change))
-    with pytest.raises(UserError, match=r"index\.json is damaged \(.*\); run python -m trainer.prepare"):
-        open_dataset(str(dataset))

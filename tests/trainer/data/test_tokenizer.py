@@ -184,9 +184,7 @@ def test_more_than_65536_words_take_four_bytes_each(tokenizer: Path, tmp_path: P
     assert "Light <word> and rays." in large.decode(ids.tolist())
 
 
-@pytest.mark.parametrize(
-    ("name", "content"), [("vocab.json", "{cut"), ("vocab.json", "[1]"), ("merges.txt", "a b c\n")]
-)
+@pytest.mark.parametrize(("name", "content"), [("vocab.json", "{cut"), ("merges.txt", "a b c\n")])
 def test_damaged_files_of_the_old_format_are_one_line(
     name: str, content: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,8 +202,6 @@ def test_damaged_files_of_the_old_format_are_one_line(
 ASKED = "I'll be 1234 at 12:30,  don't\n\nyou? <|im_start|>user Ünï\u0301 日本語"
 OLD: dict[str, dict[str, Any]] = {
     "Qwen2Tokenizer": {},
-    "Qwen2TokenizerFast": {},
-    "GPT2Tokenizer": {},
     "GPT2Tokenizer with a space": {"add_prefix_space": True},
     "CLIPTokenizer": {},
 }
@@ -234,19 +230,16 @@ def test_a_tokenizer_of_the_old_format_is_built_by_its_class_as_transformers_bui
     assert again(ASKED, add_special_tokens=False)["input_ids"] == expected
     for name in ("tokenizer_config.json", "added_tokens.json"):
         (folder / name).unlink()
-    with pytest.raises(UserError, match="do not say how text is cut into words; name the class in tokenizer_config"):
+    with pytest.raises(UserError, match="do not say how text is cut into words; give a folder with tokenizer.json, or name"):
         prepare.prepare([str(text)], tmp_path / "other", str(folder), fraction=0.2, shard_tokens=10**6)
 
 
 CHANGES: dict[str, dict[str, Any]] = {
-    "a class of its own": {"tokenizer_class": "LlamaTokenizer", "legacy": False},
     "a class with a space before each text": {"tokenizer_class": "LlamaTokenizer", "legacy": True},
     "a beginning": {"add_bos_token": True},
     "further tokens": {"added_tokens_decoder": {"700": {"content": "<|x|>", "special": True}}},
-    "further tokens by name": {"additional_special_tokens": ["<|x|>"], "tokenizer_class": "PreTrainedTokenizerFast"},
     "a further padding": {"pad_token": {"__type": "AddedToken", "content": "<|x|>"}},
     "further tokens in added_tokens.json": {"tokenizer_class": "PreTrainedTokenizerFast"},
-    "nothing": {"tokenizer_class": "PreTrainedTokenizerFast"},
     "a class that nobody has": {"tokenizer_class": "SomebodysTokenizer"},
 }
 
