@@ -29,7 +29,7 @@ from trainer.data.documents import DOCUMENTS, PIECE_BYTES, Piece, TextField, pla
 from trainer.data.encoding import PASSAGE, Differs, unfit
 from trainer.data.pool import available_cpus, run
 from trainer.data.shards import COUNTED, SPLITS, Part, Recipe, Settings, not_learned, placed
-from trainer.data.sources import SAMPLE, Source, counts, find
+from trainer.data.sources import SAMPLE, Source, find
 from trainer.data.tokenizer import (
     COMPANIONS,
     FILE,
@@ -154,8 +154,7 @@ def prepare(
             f"--tokenizer {tokenizer_spec}: is for text; with --conversations name the tokenizer of the model to "
             "fine-tune"
         )
-    passed: dict[str, list[str]] = {}
-    sources = find(inputs, passed)
+    sources = find(inputs)
     # With too few files to hold out whole ones, passages are held out.
     texts = all(source.kind == "text" for source in sources) and documents == "file"
     recipe = Recipe(
@@ -181,10 +180,9 @@ def prepare(
         raise UserError(f"--chat-template {chat_template}: is for --conversations; add that or leave it out")
     elif len(between) > 1:
         identity["between"] = between
-    passed_over = counts(sources, passed)
     if _complete(output, identity):
         _tell(read_json(output / INDEX) or {})
-        event("prepared", state="found", directory=output, **passed_over)
+        event("prepared", state="found", directory=output)
         return
     _require_same_words(output, identity)
     work = output / PROGRESS / hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
@@ -212,7 +210,7 @@ def prepare(
         state="written",
         directory=output,
         documents=index["documents"],
-        **({"unlearned": index["unlearned"]} if index["unlearned"] else {}) | passed_over,
+        **({"unlearned": index["unlearned"]} if index["unlearned"] else {}),
         **{f"{name}_tokens": split["tokens"] for name, split in index["splits"].items()},
         bytes_per_token=f"{index['text_bytes'] / tokens:.2f}",
     )

@@ -65,10 +65,10 @@ class Source:
     """Whether several processes may each read a range of it."""
 
 
-def find(inputs: list[str], passed: dict[str, list[str]] | None = None) -> list[Source]:
+def find(inputs: list[str]) -> list[Source]:
     """The sources that the inputs name; files of folders and patterns are sorted by name. Raises UserError.
 
-    Files of folders that are not read are logged, and added to `passed` by the reason.
+    Files of folders that are not read are logged.
     """
     sources: list[Source] = []
     for given in inputs:
@@ -85,15 +85,7 @@ def find(inputs: list[str], passed: dict[str, list[str]] | None = None) -> list[
             sources += _files(name, over)
             for why, files in over.items():
                 event("passed_over", folder=name, why=f"'{why}'", files=len(files), such_as=",".join(files[:5]))
-                if passed is not None:
-                    passed.setdefault(why, []).extend(files)
     return sources
-
-
-def counts(sources: list[Source], passed: dict[str, list[str]]) -> dict[str, Any]:
-    """For a log line: how many files were read, and how many of the folders were not."""
-    over = sum(map(len, passed.values()))
-    return {"files": len(sources), "passed_over": f"'{over} ({', '.join(passed)})'"} if over else {}
 
 
 def _files(name: str, over: dict[str, list[str]]) -> list[Source]:

@@ -33,17 +33,13 @@ SPELLED = CHATML.replace(
     ("template", "record", "said"),
     [
         (CUT, [ASKED | {"content": "Rain? ### SECRET"}, TOLD], "leaves out message 1 (user)"),
-        (CUT, [ASKED, TOLD, ASKED | {"content": "Rain? ### SECRET"}, TOLD], "leaves out message 3 (user)"),
         (FRONT, [ASKED | {"content": "SECRET ### Rain?"}, TOLD], "leaves out the beginning of message 1 (user)"),
         (TAILS, [ASKED, RESULT | {"content": "x " * 9 + "SECRET"}, TOLD], "leaves out message 2 (tool)"),
         (THOUGHTS, [ASKED, TOLD | {"thinking": "a ### SECRET"}], "thinking of message 2"),
-        *(
-            (
-                SHORT,
-                [ASKED, calling(call("look", False, **arguments)), RESULT, TOLD],
-                "leaves out the end of an argument of call 1 of",
-            )
-            for arguments in ({"a": "x " * 40}, {"a": 1, "b": {"c": ["y", "z" * 90]}}, {"a": "é" * 60})
+        (
+            SHORT,
+            [ASKED, calling(call("look", False, a=1, b={"c": ["y", "z" * 90]})), RESULT, TOLD],
+            "leaves out the end of an argument of call 1 of",
         ),
         (
             TOOLS.replace("tool | tojson", "(tool | tojson)[:70]"),
@@ -57,7 +53,6 @@ SPELLED = CHATML.replace(
             "(can only concatenate text (not nothing) to text)",
         ),
         (CHATML + "{{ 1 / 0 }}", [ASKED, TOLD], "does not take this conversation (division by zero)"),
-        (CHATML + "{% for _ in range(10**9) %}{% endfor %}", [ASKED, TOLD], "does not take this conversation (Range"),
         (CHATML + "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", [ASKED, TOLD], "does not take this conversation"),
         ("{{ tools | tojson }}" + CHATML, {"messages": [ASKED, TOLD], "tools": [DEEP]}, "does not take this conv"),
     ],
@@ -83,8 +78,6 @@ def test_what_a_template_cannot_write_or_leaves_out_of_any_record_is_named_by_li
     "attack",
     [
         "messages.__class__.__base__.__subclasses__()",
-        "lipsum.__globals__['os'].getcwd()",
-        "'{0.__class__.__mro__}'.format('')",
         "messages.append(1)",
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.trainer.data.chats import shown, tokens
-from tests.trainer.data.templates import ASKING, CHATML, LLAMA, MARKED, MISTRAL, THINKING
+from tests.trainer.data.templates import CHATML, LLAMA, MARKED, MISTRAL, THINKING
 from tests.trainer.toy import apart
 from trainer import prepare
 from trainer.data import documents
@@ -59,14 +59,6 @@ TALK: list[Message] = [
             ],
         ),
         (
-            ASKING,
-            [
-                "<|start|>system<|end|>Be brief.<|eot|><|start|>user<|end|>What is light?<|eot|>"
-                "<|start|>assistant<|end|>⟦It is rays.<|eot|>⟧<|start|>user<|end|>And colours?<|eot|>"
-                "<|start|>assistant<|end|>⟦Sorts of rays.<|eot|>⟧"
-            ],
-        ),
-        (
             MARKED,
             [
                 "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is light?<|im_end|>\n"
@@ -75,7 +67,7 @@ TALK: list[Message] = [
             ],
         ),
     ],
-    ids=["chatml", "llama", "mistral", "asking", "marked"],
+    ids=["chatml", "llama", "mistral", "marked"],
 )
 def test_answers_and_what_closes_them_count(
     chat: Callable[[str], Chat], tmp_path: Path, template: str, expected: list[str]
@@ -131,16 +123,13 @@ def run(*arguments: str | Path) -> int:
     [
         ([1], "it is not a JSON object"),
         ({"text": "x"}, "it has text; a record has messages, conversations, prompt and completion, or instruction"),
-        ({"prompt": "x"}, "it has prompt; a record has"),
         ({"prompt": "x", "completion": 3}, "completion holds a number, not text"),
         ({"messages": []}, "messages holds nothing, not a list of messages"),
-        ({"messages": "hi"}, "messages holds text, not a list of messages"),
         ({"messages": [{"role": "user"}]}, "message 1 of messages has no content"),
         (
             {"messages": [TALK[1], {"role": "assistant", "content": [1]}]},
             "message 2 of messages has a number among the parts of its content",
         ),
-        ({"messages": [{"content": "x"}]}, "message 1 of messages has no role"),
         ({"conversations": [{"from": "human"}]}, "message 1 of conversations has no value"),
         (
             {"messages": [TALK[1], {"role": "bot", "content": "x"}]},
@@ -240,28 +229,10 @@ def test_tables_hold_the_same_conversations(tmp_path: Path, words: Path) -> None
     assert found[0] == found[1] == found[2]
 
 
-def test_any_number_of_processes_writes_the_same_bytes(
-    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(documents, "PIECE_BYTES", 2_000)
-    path = written(tmp_path / "talk.jsonl", records(150))
-    for workers in ("1", "2"):
-        options = ("--output", tmp_path / workers, "--tokenizer", tokenizer, "--shard-tokens", "300")
-        assert run("--input", path, *options, "--workers", workers) == 0
-    one, two = ({item.name: item.read_bytes() for item in (tmp_path / workers).iterdir()} for workers in ("1", "2"))
-    assert len(one) > 20
-    assert one == two
-    answers = numbers(tmp_path / "1", "train") + numbers(tmp_path / "1", "validation")
-    assert sorted(answers) == sorted(f"Answer {number}.<|endoftext|>" for number in range(150))
-
-
 @pytest.mark.parametrize(
     ("empty", "options"),
     [
         ({"messages": [TALK[1], TALK[2] | {"weight": 0}]}, ("--conversations",)),
-        ({"messages": [TALK[2], TALK[1]]}, ("--conversations",)),
-        ({"prompt": "", "completion": ""}, ("--conversations",)),
-        ({"text": ""}, ()),
         ({"text": None}, ()),
     ],
 )

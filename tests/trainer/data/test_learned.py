@@ -43,19 +43,14 @@ def noted(chat: Chat) -> dict[str, int]:
     "key",
     [
         {"thought": THOUGHT},
-        {"thought": "Hm."},
-        {"tool_plan": THOUGHT},
         {"rationale": {"steps": [{"text": THOUGHT}]}},
         {"reasoning_details": [{"type": "reasoning.text", "text": THOUGHT, "index": 0}]},
-        {"thinking_blocks": [{"type": "thinking", "thinking": THOUGHT, "signature": "EqQBCgIYAhIM"}]},
-        {"citations": [{"quote": THOUGHT}]},
         {"annotations": json.dumps({"note": THOUGHT})},
-        {"überlegung": "Дождь идёт, потому что тучи."},
         {"思考": "天空很暗所以很可能会下雨"},
     ],
     ids=lambda key: next(iter(key)),
 )
-@pytest.mark.parametrize("form", ["messages", "conversations", "completion"])
+@pytest.mark.parametrize("form", ["messages", "completion"])
 def test_what_an_answer_says_under_a_key_that_the_template_does_not_write_refuses_it(
     chat: Build, key: Record, form: str
 ) -> None:
@@ -189,15 +184,13 @@ def test_a_template_that_ends_no_answer_is_refused(chat: Build, template: str) -
 EMPTY = TOLD | {"content": " \n"}
 NOTHING: list[tuple[list[Record], str, int]] = [
     ([ASKED, EMPTY, ASKED, TOLD], "empty_answers", 1),
-    ([ASKED, TOLD | {"content": ""}, ASKED, TOLD], "empty_answers", 1),
     ([SYSTEM, TOLD, ASKED, TOLD], "answers_before_a_question", 1),
-    ([TOLD, ASKED, TOLD], "answers_before_a_question", 1),
     ([TOLD, TOLD, ASKED, TOLD], "answers_before_a_question", 2),
     ([SYSTEM, SYSTEM, TOLD, ASKED, TOLD], "answers_before_a_question", 1),
 ]
 
 
-@pytest.mark.parametrize("template", ["CHATML", "MARKED", "GLM", "QWEN3", "LLAMA"])
+@pytest.mark.parametrize("template", ["CHATML", "MARKED", "GLM"])
 @pytest.mark.parametrize(("messages", "name", "count"), NOTHING)
 def test_turns_that_say_or_answer_nothing_are_counted_and_not_learned(
     chat: Build, tmp_path: Path, template: str, messages: list[Record], name: str, count: int
@@ -214,7 +207,6 @@ def test_turns_that_say_or_answer_nothing_are_counted_and_not_learned(
         ({"messages": [ASKED, EMPTY]}, "empty_answers"),
         ({"messages": [SYSTEM, TOLD]}, "answers_before_a_question"),
         ({"prompt": "Rain?", "completion": " "}, "empty_answers"),
-        ({"instruction": "Rain?", "output": ""}, "empty_answers"),
         ({"prompt": [SYSTEM], "completion": [TOLD]}, "answers_before_a_question"),
     ],
 )
@@ -294,13 +286,10 @@ def test_the_summary_tells_what_is_not_learned_at_every_run(
 
 
 TWICE = [
-    '{"messages": [{"role": "user", "content": "Rain?"}], "messages": [{"role": "user", "content": "Hail?"}]}',
     '{"messages": [{"role": "user", "content": "a", "content": "b"}, {"role": "assistant", "content": "c"}]}',
-    '{"text": "a", "text": "b"}',
     '{"text": "a", "more": {"x": [{"y": 1, "y": 1}]}}',
     json.dumps({"messages": [ASKED, {"role": "assistant", "tool_calls": [
         {"function": {"name": "f", "arguments": '{"city": "Rome", "city": "Lyon"}'}}]}]}),
-    json.dumps({"messages": [ASKED, TOLD], "tools": '[{"name": "f", "name": "g"}]'}),
 ]  # fmt: skip
 
 
