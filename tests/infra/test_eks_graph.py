@@ -75,7 +75,7 @@ def test_other_zones_of_workers_change_nothing_that_cannot_move(zones: list[str]
 CI = ("arn:aws:iam::123456789012:role/ci", "arn:aws:iam::123456789012:user/ci")
 ADMIN = "arn:aws:iam::123456789012:role/ops"
 #: Options of the control plane that the stack file does not take.
-OPTIONS = {"admins": [ADMIN], "viewers": [*CI], "secretsEncryption": False, "irsa": True, "logs": ["audit"]}
+OPTIONS = {"admins": [ADMIN], "viewers": [*CI], "secretsEncryption": False, "logs": ["audit"]}
 
 
 def test_admins_may_do_everything_and_who_previews_may_read_every_object_and_change_none() -> None:
@@ -97,10 +97,6 @@ def test_the_control_plane_has_what_is_asked_for() -> None:
     assert "encryptionConfig" not in cluster
     assert not [item for item in found.resources if item.kind == "Key"]
     assert cluster["enabledClusterLogTypes"] == ["audit"]
-    provider = found.one("OpenIdConnectProvider").inputs
-    assert provider["url"].startswith("https://oidc.eks.us-east-2.amazonaws.com/id/")
-    assert provider["clientIdLists"] == ["sts.amazonaws.com"]
-    assert not [item for item in stack().resources if item.kind == "OpenIdConnectProvider"]
 
 
 def test_own_buckets_are_read_by_the_dataset_job_alone() -> None:

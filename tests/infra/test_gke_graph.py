@@ -39,15 +39,6 @@ def test_pods_go_where_they_belong(name: str) -> None:
         assert not spec.get("tolerations")
 
 
-def test_without_hyperthreads_the_pod_asks_for_half() -> None:
-    stack = nodes("gcp-c3", threadsPerCore=1)
-    assert node(stack)["advancedMachineFeatures"] == {"threadsPerCore": 1}
-    container = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]
-    assert container["resources"]["requests"]["cpu"] == "3000m"
-    environment = {item["name"]: item.get("value") for item in container["env"]}
-    assert environment["OMP_NUM_THREADS"] == "3"
-
-
 @pytest.mark.parametrize(
     ("consumption", "expected", "repaired"),
     [
@@ -115,11 +106,6 @@ def test_queued_nodes_are_asked_for_all_at_once_by_the_pods_that_use_them() -> N
     assert stack.one("Job", "dataset").urn in stack.one("ProvisioningRequest").dependencies
 
 
-def test_compact_placement_is_an_option() -> None:
-    assert "placementPolicy" not in pool(recorded("gcp-a100")).inputs
-    assert pool(nodes("gcp-a100", compactPlacement=True)).inputs["placementPolicy"] == {"type": "COMPACT"}
-
-
 def test_upgrades_come_when_they_are_wanted() -> None:
     stack = record("gcp-c3", changed("gcp-c3", gke={"noUpgradesSince": None}))
     assert "maintenanceExclusions" not in stack.one("Cluster").inputs["maintenancePolicy"]
@@ -177,9 +163,3 @@ def test_bert_on_squad_is_one_key() -> None:
     assert trained(stack).model.name == "/data/models/bert-large-uncased"
     assert stack.outputs["runDirectory"].startswith("/data/runs/bert-large-uncased-")
     assert "sampleCommand" not in stack.outputs  # it writes no text
-
-
-def test_a_chat_model_is_talked_with() -> None:
-    training = {"task": "finetune", "model": {"name": "Qwen/Qwen2.5-0.5B-Instruct"}, "adapter": {"kind": "lora"}}
-    stack = record("gcp-c3", changed("gcp-c3") | {"dataset": {"input": ["chats.jsonl"]}, "training": training})
-    assert stack.outputs["sampleCommand"] == ".venv/bin/trainyard chat --stack gcp-c3"
