@@ -59,17 +59,6 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def in_words(text: str) -> str:
-    """An error's message with Python's names of kinds in words."""
-    return re.sub(
-        r"['\"]?\b(NoneType|None|dict|str|int|float|bool)\b(?: object)?['\"]?", lambda found: _WORDS[found[1]], text
-    )
-
-
-_WORDS = {"NoneType": "nothing", "None": "nothing", "dict": "an object", "str": "text"}
-_WORDS |= dict.fromkeys(("int", "float"), "a number") | {"bool": "true or false"}
-
-
 def encrypted(value: Any) -> bool:
     """Whether this is what `pulumi config set --secret` writes into a stack file."""
     return isinstance(value, Mapping) and list(value) == ["secure"] and isinstance(value["secure"], str)

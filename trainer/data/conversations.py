@@ -15,7 +15,6 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from trainer import patches
-from trainer.config.values import in_words
 from trainer.data import coverage, records
 from trainer.data.answer_spans import FAILURES, AnswerSpans
 from trainer.data.chat_template import begins, known
@@ -76,11 +75,9 @@ class Chat:
                 f"--chat-template: line {error.lineno} is not Jinja ({error.message}); mend the template"
             ) from None
         except (TemplateError, *FAILURES) as error:
-            why = one_line(error)
-            why = why if type(error) is TemplateError else in_words(why)  # the template's own words stay
             raise UserError(
-                f"--input {place()}: the chat template does not take this conversation ({why}); mend or remove the "
-                "record, or give another template with --chat-template"
+                f"--input {place()}: the chat template does not take this conversation ({one_line(error)}); mend or "
+                "remove the record, or give another template with --chat-template"
             ) from None
         while len(self._places) >= PENDING:  # read again after an interruption, and not encoded again
             del self._places[next(iter(self._places))]

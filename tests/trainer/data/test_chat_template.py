@@ -46,12 +46,7 @@ SPELLED = CHATML.replace(
             {"messages": [ASKED, TOLD], "tools": [WEATHER]},
             "leaves out the description of tool 1",
         ),
-        (CHATML.replace("m.content", "m.content + m.missing"), [ASKED, TOLD], "(an object has no attribute"),
-        (
-            CHATML + "{{ 'a' + messages[0].get('x') }}",
-            [ASKED, TOLD],
-            "(can only concatenate text (not nothing) to text)",
-        ),
+        (CHATML.replace("m.content", "m.content + m.missing"), [ASKED, TOLD], "object' has no attribute 'missing'"),
         (CHATML + "{{ 1 / 0 }}", [ASKED, TOLD], "does not take this conversation (division by zero)"),
         (CHATML + "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", [ASKED, TOLD], "does not take this conversation"),
         ("{{ tools | tojson }}" + CHATML, {"messages": [ASKED, TOLD], "tools": [DEEP]}, "does not take this conv"),

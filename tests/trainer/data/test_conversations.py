@@ -7,13 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from tests.trainer.data.chats import shown, tokens
-from tests.trainer.data.templates import CHATML, LLAMA, MARKED, MISTRAL, THINKING
-from tests.trainer.toy import apart
+from tests.trainer.data.templates import CHATML, MISTRAL, THINKING
 from trainer import prepare
 from trainer.data import documents
 from trainer.data.batches import open_dataset
@@ -43,14 +40,6 @@ TALK: list[Message] = [
             ],
         ),
         (
-            LLAMA,
-            [
-                "<s><|start|>system<|end|>\n\nBe brief.<|eot|><|start|>user<|end|>\n\nWhat is light?<|eot|>"
-                "<|start|>assistant<|end|>\n\n⟦It is rays.<|eot|>⟧<|start|>user<|end|>\n\nAnd colours?<|eot|>"
-                "<|start|>assistant<|end|>\n\n⟦Sorts of rays.<|eot|>⟧"
-            ],
-        ),
-        (
             MISTRAL,
             [
                 "<s>[INST] Be brief.\n\nWhat is light? [/INST]⟦ It is rays.</s>⟧",
@@ -58,16 +47,8 @@ TALK: list[Message] = [
                 "⟦ Sorts of rays.</s>⟧",
             ],
         ),
-        (
-            MARKED,
-            [
-                "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is light?<|im_end|>\n"
-                "<|im_start|>assistant\n⟦It is rays.<|im_end|>⟧\n<|im_start|>user\nAnd colours?<|im_end|>\n"
-                "<|im_start|>assistant\n⟦Sorts of rays.<|im_end|>⟧\n"
-            ],
-        ),
     ],
-    ids=["chatml", "llama", "mistral", "marked"],
+    ids=["chatml", "mistral"],
 )
 def test_answers_and_what_closes_them_count(
     chat: Callable[[str], Chat], tmp_path: Path, template: str, expected: list[str]
@@ -206,27 +187,6 @@ def test_the_marks_of_answers_are_no_bytes_of_the_text(tmp_path: Path, tokenizer
     path = written(tmp_path / "talk.jsonl", [{"prompt": "2 + 2 =", "completion": " 4"}] * 20)
     assert run("--input", path, "--output", tmp_path / "out", "--tokenizer", tokenizer) == 0
     assert json.loads((tmp_path / "out" / "index.json").read_text())["text_bytes"] == 20 * len("2 + 2 = 4<|endoftext|>")
-
-
-def test_tables_hold_the_same_conversations(tmp_path: Path, words: Path) -> None:
-    rows = records(30)
-    template = tmp_path / "chatml.jinja"
-    template.write_text(CHATML)
-    folder = tmp_path / "set"
-    folder.mkdir()
-    for part, first in enumerate((0, 20)):
-        texts = [row["messages"] for row in rows[first : first + 20]]
-        table = pa.table({"id": list(range(len(texts))), "messages": texts})
-        parquet.write_table(table, folder / f"train-0000{part}-of-00002.parquet", row_group_size=11)
-    found = []
-    for name, given in (("json", written(tmp_path / "a.jsonl", rows)), ("parquet", folder), ("hub", f"hf:{folder}")):
-        out = tmp_path / name
-        arguments = ("--input", given, "--output", out, "--tokenizer", words, "--chat-template", template)
-        # In one that has run hundreds of other tests, datasets recurses too deep.
-        assert (apart(run, *arguments) if name == "hub" else run(*arguments)) == 0
-        found.append(sorted(numbers(out, "train") + numbers(out, "validation")))
-    assert found[0] == sorted(f"Answer {number}.<|im_end|>" for number in range(30))
-    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize(

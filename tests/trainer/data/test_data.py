@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data.batches import Batches, Tokens, gather, open_dataset, order, permute, share, windows
+from trainer.data.batches import Batches, Tokens, gather, open_dataset, permute, share, windows
 from trainer.errors import UserError
 from trainer.parallel.world import World
 from trainer.train import feed
@@ -47,23 +47,9 @@ def test_epochs_and_seeds_differ_in_order(seed: int) -> None:
     assert np.mean(np.abs(np.diff(first)) == 1) < 0.05
 
 
-def test_a_run_sees_every_epoch_in_an_order_of_its_own() -> None:
-    positions = np.arange(3 * 50, dtype=np.uint64)
-    epochs = order(positions, 50, seed=7).reshape(3, 50).tolist()
-    assert [sorted(epoch) for epoch in epochs] == [list(range(50))] * 3
-    assert len({tuple(epoch) for epoch in epochs}) == 3
-
-
 def test_the_order_never_changes_between_versions() -> None:
     """A run that resumes after an upgrade must go on in the same order."""
     assert permute(np.arange(8, dtype=np.uint64), 1000, seed=1337, epoch=2).tolist() == GOLDEN
-
-
-@given(per_step=st.integers(1, 40), world=st.integers(1, 50))
-def test_shares_deal_every_micro_batch_to_one_worker(per_step: int, world: int) -> None:
-    shares = [list(share(per_step, rank, world)) for rank in range(world)]
-    assert sorted(number for own in shares for number in own) == list(range(per_step))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 @given(

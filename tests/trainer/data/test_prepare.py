@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tests.trainer.data.interrupted import prepare_in_pieces
 from trainer import prepare
 from trainer.data import documents, pool, shards
 from trainer.data.batches import open_dataset
@@ -156,75 +156,48 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def run_in_pieces(inputs: list[str], output: Path, tokenizer: Path, workers: int, die_after: int | None = None) -> int:
-    arguments = ["--input", *inputs, "--output", str(output), "--tokenizer", str(tokenizer)]
-    arguments += ["--shard-tokens", "4000", "--workers", str(workers)]
-    return prepare_in_pieces(arguments, 20_000, die_after)
+@pytest.fixture
+def in_pieces(pieces: list[str], tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Prepare these files in many pieces of work."""
+    monkeypatch.setattr(documents, "PIECE_BYTES", 20_000)
+    options = ("--input", *pieces, "--tokenizer", tokenizer, "--shard-tokens", "4000")
+    return lambda output, workers=1: run(*options, "--output", output, "--workers", str(workers))
 
 
-@pytest.fixture(scope="module")
-def straight(pieces: list[str], tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
-    """The dataset of these files, written by one process without interruption."""
-    output = tmp_path_factory.mktemp("straight")
-    assert run_in_pieces(pieces, output, tokenizer, workers=1) == 0
-    return output
+def test_the_bytes_do_not_depend_on_the_number_of_processes(in_pieces: Callable[..., int], tmp_path: Path) -> None:
+    assert in_pieces(tmp_path / "one") == in_pieces(tmp_path / "two", workers=2) == 0
+    assert len(contents(tmp_path / "one")) > 20
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-def test_the_bytes_do_not_depend_on_the_number_of_processes(
-    pieces: list[str], straight: Path, tmp_path: Path, tokenizer: Path
+def test_a_full_disk_is_one_line_and_what_is_finished_and_whole_stays(
+    in_pieces: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_in_pieces(pieces, tmp_path / "two", tokenizer, workers=2) == 0
-    assert len(contents(straight)) > 20
-    assert contents(straight) == contents(tmp_path / "two")
+    real, calls = shards.fsync, iter(range(1000))
 
+    def fails(path: Path) -> None:
+        if next(calls) == 7:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path)
 
-def test_a_killed_preparation_keeps_its_pieces_and_writes_the_same_bytes(
-    pieces: list[str], straight: Path, tmp_path: Path, tokenizer: Path
-) -> None:
-    out = tmp_path / "killed"
-    assert run_in_pieces(pieces, out, tokenizer, workers=1, die_after=7) == 9
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "fsync", fails)
+        assert in_pieces(out) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "No space left on device" in error
+    assert "run the same command again" in error
     assert not (out / "index.json").exists()
     recorded = [json.loads(path.read_text()) for path in sorted((out / ".progress").glob("*/[0-9]*.json"))]
     assert len(recorded) == 7
     harmed = out / recorded[3]["train"][0]["file"]  # does not match its checksum
     harmed.write_bytes(harmed.read_bytes()[:-2] + b"xx")
     before = {path: path.stat().st_mtime_ns for path in out.glob("train-*.bin")}
-    assert run_in_pieces(pieces, out, tokenizer, workers=1) == 0
-    assert contents(out) == contents(straight)
+    assert in_pieces(out) == in_pieces(tmp_path / "straight") == 0
+    assert contents(out) == contents(tmp_path / "straight")
     kept = [out / shard["file"] for part in recorded for shard in part["train"]]
     again = {path for path in kept if path.stat().st_mtime_ns != before[path]}
     assert again == {out / shard["file"] for shard in recorded[3]["train"]}
-
-
-def test_a_full_disk_is_one_line_and_what_is_finished_stays(
-    pieces: list[str],
-    tmp_path: Path,
-    tokenizer: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    arguments = ["--input", *pieces, "--output", str(tmp_path / "out"), "--tokenizer", str(tokenizer)]
-    arguments += ["--shard-tokens", "4000", "--workers", "1"]
-    monkeypatch.setattr(documents, "PIECE_BYTES", 20_000)
-    real, calls = os.fsync, iter(range(1000))
-
-    def fails(descriptor: int) -> None:
-        if next(calls) == 20:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(descriptor)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fails)
-        assert prepare.main(arguments) == 2
-    error = capsys.readouterr().err
-    assert "No space left on device" in error
-    assert "run the same command again" in error
-    assert error.count("\n") == 1
-    recorded = len(list((tmp_path / "out" / ".progress").glob("*/[0-9]*.json")))
-    finished = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("train-*.bin")}
-    assert prepare.main(arguments) == 0
-    same = [name for name, time in finished.items() if (tmp_path / "out" / name).stat().st_mtime_ns == time]
-    assert len(same) >= recorded > 0
 
 
 def test_the_fraction_holds_and_the_seed_chooses(pieces: list[str], tmp_path: Path, tokenizer: Path) -> None:
@@ -241,15 +214,10 @@ def test_the_fraction_holds_and_the_seed_chooses(pieces: list[str], tmp_path: Pa
 
 
 def test_progress_is_told_in_log_lines(
-    pieces: list[str],
-    tmp_path: Path,
-    tokenizer: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    in_pieces: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(documents, "PIECE_BYTES", 20_000)
     monkeypatch.setattr(pool, "LOG_SECONDS", -1.0)
-    assert run("--input", *pieces, "--output", tmp_path / "out", "--tokenizer", tokenizer, "--workers", "1") == 0
+    assert in_pieces(tmp_path / "out") == 0
     told = [line for line in capsys.readouterr().out.splitlines() if "event=preparing" in line]
     assert told[0].startswith("event=preparing pieces=1/")
     assert told[-1].endswith(" eta_seconds=0")

@@ -14,7 +14,6 @@ from trainer import prepare
 from trainer.contract import EXIT_USAGE
 from trainer.data import documents, shards
 from trainer.data.batches import open_dataset
-from trainer.data.documents import TextField
 
 
 @pytest.fixture
@@ -87,7 +86,7 @@ class PanicException(BaseException):
     """As pyo3 raises it where Rust gives up."""
 
 
-@pytest.mark.parametrize("where", ["encoding", "reading", "beginning"])
+@pytest.mark.parametrize("where", ["encoding", "beginning"])
 def test_a_tokenizer_whose_library_panics_is_one_line_and_no_reason_to_try_again(
     where: str,
     text: Path,
@@ -101,13 +100,8 @@ def test_a_tokenizer_whose_library_panics_is_one_line_and_no_reason_to_try_again
 
     if where == "encoding":
         monkeypatch.setattr(shards.Encoder, "__call__", panics)
-    if where == "reading":
-        monkeypatch.setattr(TextField, "read", panics)
     if where == "beginning":
         monkeypatch.setattr(prepare, "unfit", panics)
-    if where == "reading":
-        text = tmp_path / "a.jsonl"
-        text.write_text('{"text": "Light."}\n' * 9)
     assert run("--input", text, "--output", tmp_path / "out", "--tokenizer", tokenizer, "--workers", "1") == EXIT_USAGE
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("--tokenizer: cannot encode ")

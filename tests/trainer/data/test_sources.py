@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from cli.upload import unread
 from tests.trainer.data.test_documents import TEXTS, pieces, read, records
 from trainer import prepare
 from trainer.data import documents
@@ -36,19 +35,14 @@ def folder(top: Path, *names: str) -> Path:
 READ = ["a.txt", "b.rst", "c.md", "d.markdown", "e.adoc", "f.tex", "g.org", "h.TXT", "i.rst.gz", "deep/er/j.text"]
 
 
-def test_every_kind_of_plain_text_is_read_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = find([str(folder(tmp_path, *READ))])
-    assert {str(Path(source.name).relative_to(tmp_path)) for source in found} == set(READ)
-    assert {source.kind for source in found} == {"text"}
-    assert capsys.readouterr().out == ""
-
-
 def test_the_files_of_a_folder_that_are_passed_over_are_told_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = folder(tmp_path / "corpus", *READ, "page.html", "code.py", "LICENSE", ".git/HEAD.txt", ".b.txt.part")
     (corpus / "empty.txt").touch()
-    assert len(find([str(corpus)])) == len(READ)
+    found = find([str(corpus)])
+    assert {str(Path(source.name).relative_to(corpus)) for source in found} == set(READ)
+    assert {source.kind for source in found} == {"text"}
     said = capsys.readouterr().out
     for why, names in {
         "of kind .html": "page.html",
@@ -79,20 +73,6 @@ def test_a_pattern_reads_what_it_names_and_says_what_is_empty(
     (tmp_path / "empty.py").touch()
     assert len(find([f"{tmp_path}/*.py"])) == 2
     assert "why='empty' files=1 such_as=empty.py" in capsys.readouterr().out
-
-
-def test_upload_says_what_it_does_not_send_and_what_no_dataset_reads(tmp_path: Path) -> None:
-    corpus = folder(tmp_path / "corpus", "a.txt", "b.rst", "page.html", "old.pdf", ".git/HEAD")
-    names = sorted(path.name for path in corpus.iterdir() if path.is_file())
-    assert unread(corpus, names) == [
-        "1 hidden file was not sent.",
-        "As dataset.input this folder is refused: old.pdf would be passed over; convert it.",
-        "1 file of kind .pdf is not read as text: old.pdf",
-        "1 file of kind .html is not read as text: page.html",
-    ]
-    model = folder(tmp_path / "model", "config.json", "model.safetensors", "merges.pdf")
-    assert unread(model, [path.name for path in model.iterdir()]) == [], "a model is no dataset"
-    assert unread(corpus / "a.txt", names[:1]) == []
 
 
 HEAD = "---\nlicense: mit\n{}---\n# A data set\n"

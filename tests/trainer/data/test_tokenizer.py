@@ -80,26 +80,15 @@ def test_another_chat_template_or_end_of_text_makes_another_dataset(
     assert not (tmp_path / "data" / "chat_template.jinja").exists()
 
 
-@pytest.mark.parametrize("conversations", [False, True])
-def test_what_a_tokenizer_was_last_asked_to_cut_or_fill_up_is_not_done_to_the_data(
-    folder: Path, tmp_path: Path, conversations: bool
-) -> None:
-    source, kind = tmp_path / "data.jsonl", "conversations" if conversations else "file"
-    lines = [{"text": "word " * size, "prompt": "Say:", "completion": " word" * size} for size in range(1, 60)]
-    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    sizes = []
-    for name in ("plain", "cut", "filled"):
-        built = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        if name == "cut":
-            built.enable_truncation(8)
-        if name == "filled":
-            built.enable_padding()
-        built.save(str(folder / "tokenizer.json"))
-        (folder / "chat_template.jinja").unlink(missing_ok=True)
-        prepare.prepare([str(source)], tmp_path / name, str(folder), 0.2, 10**6, documents=kind)
-        sizes.append(len(open_dataset(str(tmp_path / name), conversations=conversations).train))
-    assert sizes[0] > 59 * 8
-    assert sizes[1:] == sizes[:1] * 2
+def test_what_a_tokenizer_was_last_asked_to_cut_or_fill_up_is_not_done_to_the_data(folder: Path) -> None:
+    built = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    text = "word " * 60
+    size = len(built.encode(text).ids)
+    built.enable_truncation(8)
+    built.enable_padding(length=1000)
+    built.save(str(folder / "tokenizer.json"))
+    assert size > 60
+    assert len(load_tokenizer(str(folder)).encode(text).ids) == size
 
 
 @pytest.mark.parametrize(
@@ -184,21 +173,6 @@ def test_more_than_65536_words_take_four_bytes_each(tokenizer: Path, tmp_path: P
     assert "Light <word> and rays." in large.decode(ids.tolist())
 
 
-@pytest.mark.parametrize(("name", "content"), [("vocab.json", "{cut"), ("merges.txt", "a b c\n")])
-def test_damaged_files_of_the_old_format_are_one_line(
-    name: str, content: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = tmp_path / "words"
-    words.mkdir()
-    whole = {"vocab.json": '{"a": 0, "b": 1, "ab": 2}', "merges.txt": "a b\n", name: content}
-    for file, said in (whole | {"tokenizer_config.json": '{"tokenizer_class": "GPT2Tokenizer"}'}).items():
-        (words / file).write_text(said)
-    arguments = ["--input", str(text), "--output", str(tmp_path / "out"), "--tokenizer", str(words)]
-    assert prepare.main(arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"--tokenizer {words}: transformers cannot build it (")
-
-
 ASKED = "I'll be 1234 at 12:30,  don't\n\nyou? <|im_start|>user Ünï\u0301 日本語"
 OLD: dict[str, dict[str, Any]] = {
     "Qwen2Tokenizer": {},
@@ -264,9 +238,8 @@ def test_what_transformers_makes_of_a_tokenizer_json_is_what_reads_the_data(
 
 
 @pytest.mark.parametrize(("largest", "said"), [(500, ""), (502, "has a vocabulary of 502, the data of 503")])
-@pytest.mark.parametrize("conversations", [False, True])
 def test_a_model_needs_rows_for_the_tokens_of_the_data_alone(
-    tokenizer: Path, tmp_path: Path, largest: int, said: str, conversations: bool
+    tokenizer: Path, tmp_path: Path, largest: int, said: str
 ) -> None:
     """Gemma 3 1B's tokenizer has one token more than the model has rows."""
     folder = tmp_path / "words"
@@ -275,14 +248,13 @@ def test_a_model_needs_rows_for_the_tokens_of_the_data_alone(
     built.add_special_tokens(["<|im_start|>", "<|im_end|>"])
     built.add_tokens(["<picture>"])  # 502: the model has no row for it
     built.save(str(folder / "tokenizer.json"))
-    lines = [{"text": f"Ray {number}.", "prompt": "Say:", "completion": f" {number}."} for number in range(40)]
+    lines = [{"text": f"Ray {number}."} for number in range(40)]
     if largest == 502:
-        lines[7] = {"text": "A <picture>.", "prompt": "Say:", "completion": " a <picture>."}
+        lines[7] = {"text": "A <picture>."}
     source = tmp_path / "data.jsonl"
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    kind = "conversations" if conversations else "file"
-    prepare.prepare([str(source)], tmp_path / "data", str(folder), 0.2, 10**6, documents=kind)
-    dataset = open_dataset(str(tmp_path / "data"), conversations=conversations)
+    prepare.prepare([str(source)], tmp_path / "data", str(folder), 0.2, 10**6)
+    dataset = open_dataset(str(tmp_path / "data"))
     assert dataset.vocabulary == 503
     net = GPT2LMHeadModel(GPT2Config(vocab_size=502, n_positions=64, n_embd=16, n_layer=1, n_head=1))
     net.save_pretrained(tmp_path / "net")
