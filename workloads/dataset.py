@@ -119,26 +119,21 @@ def stack_keys(training: TrainingConfig) -> dict[str, str]:
 
 
 def prepare_command(training: TrainingConfig, dataset: DatasetConfig, directory: str) -> list[str]:
-    """The module that prepares the data of a task, with its arguments; for `python -m`."""
+    """The module that prepares the data of a task, with its arguments; for `python -m`.
+
+    Relative inputs are paths on the shared volume.
+    """
+    inputs, model = [on_volume(text, DATA) for text in dataset.input], training.model.name
     if training.task == "question_answering":
-        return ["trainer.fetch", "--questions", *_inputs(dataset), "--output", directory]
-    conversations = ["--conversations"] if training.task == "finetune" else []
-    return ["trainer.prepare", *prepare_arguments(training, dataset, directory), *conversations]
-
-
-def _inputs(config: DatasetConfig) -> list[str]:
-    return [on_volume(text, DATA) for text in config.input]
-
-
-def prepare_arguments(training: TrainingConfig, config: DatasetConfig, directory: str) -> list[str]:
-    """Arguments of `python -m trainer.prepare`; relative inputs are paths on the shared volume."""
-    model = training.model.name
+        return ["trainer.fetch", "--questions", *inputs, "--output", directory]
     return [
-        *("--input", *_inputs(config)),
+        "trainer.prepare",
+        *("--input", *inputs),
         *("--output", directory),
-        *("--tokenizer", config.tokenizer or (weights_folder(model) if model else "gpt2")),
-        *("--validation-fraction", str(config.validation_fraction)),
-        *(word for key, value in config.reading.items() for word in (f"--{key.replace('_', '-')}", value)),
+        *("--tokenizer", dataset.tokenizer or (weights_folder(model) if model else "gpt2")),
+        *("--validation-fraction", str(dataset.validation_fraction)),
+        *(word for key, value in dataset.reading.items() for word in (f"--{key.replace('_', '-')}", value)),
+        *(["--conversations"] if training.task == "finetune" else []),
     ]
 
 

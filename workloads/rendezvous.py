@@ -181,13 +181,7 @@ def _etcd_pod(
         volume_mounts=mounts,
     )
     # The state survives a restart of the container; a lost node costs one new rendezvous round.
-    return _pod(container, volumes, priority)
-
-
-def _pod(
-    container: k8s.core.v1.ContainerArgs, volumes: list[k8s.core.v1.VolumeArgs], priority: pulumi.Output[str]
-) -> k8s.core.v1.PodSpecArgs:
-    return k8s.core.v1.PodSpecArgs(
+    return core.PodSpecArgs(
         containers=[container],
         volumes=volumes,
         priority_class_name=priority,

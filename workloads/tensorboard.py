@@ -11,7 +11,6 @@ from workloads.pod import TRAINER_ENVIRONMENT, container_security, environment, 
 from workloads.workspace import Workspace
 
 NAME = "tensorboard"
-PORT = TENSORBOARD_PORT
 #: Seconds between two reads of new points.
 RELOAD_SECONDS = 15
 
@@ -25,7 +24,7 @@ class TensorBoard(pulumi.ComponentResource):
         described = metadata(NAME, workspace.namespace.name, NAME, GONE_AT_ONCE)
         opts = workspace.owned(self)
         make_deployment(name, NAME, described, _pod(workspace), opts)
-        make_service(name, NAME, described, ("http", PORT), opts)
+        make_service(name, NAME, described, ("http", TENSORBOARD_PORT), opts)
         self.register_outputs({})
 
 
@@ -38,13 +37,13 @@ def _pod(workspace: Workspace) -> k8s.core.v1.PodSpecArgs:
             "tensorboard",
             f"--logdir={DATA}/runs",
             "--bind_all",
-            f"--port={PORT}",
+            f"--port={TENSORBOARD_PORT}",
             f"--reload_interval={RELOAD_SECONDS}",
         ],
         env=environment(TRAINER_ENVIRONMENT),
-        ports=[core.ContainerPortArgs(name="http", container_port=PORT)],
+        ports=[core.ContainerPortArgs(name="http", container_port=TENSORBOARD_PORT)],
         readiness_probe=core.ProbeArgs(
-            http_get=core.HTTPGetActionArgs(path="/", port=PORT), period_seconds=5, timeout_seconds=5
+            http_get=core.HTTPGetActionArgs(path="/", port=TENSORBOARD_PORT), period_seconds=5, timeout_seconds=5
         ),
         resources=resources(cpu=0.05, memory_gib=1),
         security_context=container_security(),

@@ -298,7 +298,7 @@ def test_a_volume_alone_has_what_an_upload_needs_and_no_job(monkeypatch: pytest.
     kinds = {item.kind for item in first.resources}
     assert "PodTemplate" in kinds
     assert "Job" not in kinds
-    assert {"context", "namespace", "uploadCommand"} <= first.outputs.keys()
+    assert {"context", "namespace"} <= first.outputs.keys()
     assert "jobName" not in first.outputs
     urns = {item.urn for item in whole.resources}
     assert {item.urn for item in first.resources} <= urns, "the rest is added to it"

@@ -78,7 +78,7 @@ def test_the_commands_in_the_outputs_work(stack: Stack) -> None:
     written = stack.run([PYTHON, "-m", "cli", *shlex.split(stack.outputs()["sampleCommand"])[1:]], timeout=200)
     assert written.returncode == 0, written.stderr
     assert written.stdout.startswith("The"), "and nothing but the text"
-    logs = stack.run([part for part in shlex.split(stack.outputs()["logsCommand"]) if part != "--follow"], timeout=60)
+    logs = stack.run([PYTHON, "-m", "cli", *shlex.split(stack.outputs()["logsCommand"])[1:]], timeout=60)
     assert "event=done" in logs.stdout
 
 

@@ -29,7 +29,6 @@ def test_the_volume_outlives_the_namespace_whose_claim_binds_it(local_stack: Rec
 def test_without_tensorboard_nothing_of_it_remains(local_kubeconfig: object) -> None:
     stack = record("local", {**stack_file_values("local"), "tensorboard": {"enabled": False}})
     assert not [item for item in stack.resources if "tensorboard" in item.name]
-    assert "tensorboardCommand" not in stack.outputs
 
 
 def _namespace(stack: Recording) -> Recorded:

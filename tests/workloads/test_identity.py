@@ -14,7 +14,7 @@ from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record
 from tests.infra.recorded import changed, trained
-from workloads.dataset import prepare_arguments, prepare_command
+from workloads.dataset import prepare_command
 from workloads.training import new_folders, tell_new_folders
 
 
@@ -75,16 +75,10 @@ def test_the_image_is_new_when_a_file_that_enters_it_changes(tmp_path: Path) -> 
 
 
 def test_dataset_inputs_are_paths_on_the_shared_volume() -> None:
-    config = DatasetConfig(input=("sample", "books/a.txt", "/data/b", "gs://bucket/c"))
-    arguments = prepare_arguments(TrainingConfig(), config, "/data/datasets/x")
-    assert arguments[1:5] == ["sample", "/data/books/a.txt", "/data/b", "gs://bucket/c"]
-
-
-def test_fine_tuning_prepares_conversations() -> None:
-    commands = [
-        prepare_command(TrainingConfig(task=task), DatasetConfig(), "/x") for task in ("finetune", "language_model")
-    ]
-    assert ["--conversations" in command for command in commands] == [True, False]
+    given = DatasetConfig(input=("sample", "books/a.txt", "/data/b", "gs://bucket/c"), documents="lines")
+    arguments = prepare_command(TrainingConfig(task="finetune"), given, "/data/datasets/x")
+    assert arguments[2:6] == ["sample", "/data/books/a.txt", "/data/b", "gs://bucket/c"]
+    assert arguments[-3:] == ["--documents", "lines", "--conversations"]
 
 
 def finetuned(**sections: Any) -> Recording:
