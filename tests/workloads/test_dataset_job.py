@@ -66,7 +66,7 @@ def test_by_hand_the_arguments_keep_their_names(monkeypatch: pytest.MonkeyPatch,
     ("error", "passes"),
     [
         (ConnectionResetError("Connection reset by peer"), True),
-        (OSError("SlowDown: reduce your request rate"), True),
+        (OSError(16, "SlowDown: reduce your request rate"), True),  # EBUSY: s3fs of 503
         (PermissionError("403 Forbidden"), False),
         (OSError("Cannot connect to host nowhere:443 [Name or service not known]"), False),
     ],
