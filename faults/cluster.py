@@ -25,8 +25,9 @@ PATIENCE = 1800
 """Seconds until the replacement of a lost node trains: machines with accelerators take up to 15 minutes to come."""
 ETCD = "etcd"
 """Name of the rendezvous' StatefulSet."""
-ABSENCE = 30
-"""Seconds without etcd: twice the time after which a silent member counts as lost."""
+ABSENCE = 60
+"""Seconds without etcd: four times the time after which a silent member counts as lost, and on slow machines some
+records of a run."""
 MANY = 3
 """Workers that nodes which a stack did not make have room for."""
 

@@ -13,7 +13,6 @@ import yaml
 from cli.__main__ import main
 from cli.target import PROOF
 from infra.clouds import CLOUDS
-from infra.eks.keys import KEEP_RELEASES
 from infra.stackfiles import ROOT
 from local import toolchain
 from tests.infra.recorded import CLOUD_STACKS
@@ -176,22 +175,6 @@ def test_what_a_stack_shows_is_its_own_even_where_another_name_begins_with_its_n
         assert "pull-requests" not in str(load(workflow(name)))
     (job,) = [job for job in jobs(workflow("preview")).values() if "strategy" in job]
     assert list(job["strategy"]["matrix"]) == ["stack"]
-
-
-def test_drift_changes_nothing_fails_when_something_has_changed_and_keeps_the_nodes_release() -> None:
-    drift = commands()["drift"]
-    assert drift["refresh"]
-    assert drift["expect-no-changes"]
-    (step,) = [step for path, step in pulumi_steps() if path.stem == "drift"]
-    assert step["env"][KEEP_RELEASES] == "true"
-
-
-def test_credentials_last_as_long_as_a_job_may() -> None:
-    for name in ("up", "destroy", "ttl"):
-        job = list(jobs(workflow(name)).values())[-1]
-        assert job["timeout-minutes"] == "${{ vars.RUNNER && 4320 || 360 }}"
-        (ready,) = [step["with"] for step in job["steps"] if step.get("uses") == "./.github/actions/ready"]
-        assert ready["aws-seconds"] == 360 * 60
 
 
 def test_a_runner_of_ones_own_never_runs_what_a_stranger_wrote() -> None:

@@ -1,4 +1,4 @@
-"""Speed of turning text into token shards, against nanoGPT's way: `python -m bench.trainer.prepare [--text FILE]`.
+"""Speed of turning text into token shards, against nanoGPT's way: `python -m bench.trainer.prepare`.
 
 nanoGPT's data/openwebtext/prepare.py maps a `datasets` dataset document by document through tiktoken, then copies the
 ids into one file. Both sides get the same documents and the same core, in separate processes, in turns, and must write
@@ -35,6 +35,8 @@ PEER = Path(__file__).with_name("prepare_peer.py")
 TIKTOKEN = "tiktoken==0.14.0"
 DOCUMENT = 4900
 """Bytes in a document: OpenWebText has 8.01 million documents in 39.8 GB."""
+MEGABYTES, LARGE = 40, 1000
+"""Of text at which speed and memory are measured."""
 ROUNDS = 3
 WORDS = 32_000
 CODED = 5_000_000
@@ -42,16 +44,11 @@ CODED = 5_000_000
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.trainer.prepare", description=__doc__)
-    parser.add_argument("--text", type=Path, help="a text file instead of dict-gcide")
-    parser.add_argument("--megabytes", type=int, default=40, help="how much of it")
-    parser.add_argument("--large", type=int, default=1000, help="megabytes of text at which memory is measured")
-    options = parser.parse_args()
+    argparse.ArgumentParser(prog="python -m bench.trainer.prepare", description=__doc__).parse_args()
     cores = sorted(os.sched_getaffinity(0))[:2]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        text = options.text.read_bytes() if options.text else dictionary(folder)
-        documents = cut(text[: options.megabytes * 10**6].decode("utf-8", "ignore"))
+        documents = cut(dictionary(folder)[: MEGABYTES * 10**6].decode("utf-8", "ignore"))
         path = write_lines(folder / "documents.jsonl", documents)
         little = write_lines(folder / "little.jsonl", [each[:99] for each in documents[:40]])  # the start alone
         measured: list[dict[str, float]] = []
@@ -65,12 +62,11 @@ def main() -> int:
         middle = {key: statistics.median(each[key] for each in measured) for key in measured[0]}
         for kind in ("Qwen2", "SentencePiece"):
             middle |= {f"{kind} {way}": found for way, found in encode(trained(kind, documents), documents).items()}
-        times = options.large // options.megabytes
-        large = write_lines(folder / "large.jsonl", documents, times)
+        large = write_lines(folder / "large.jsonl", documents, LARGE // MEGABYTES)
         one, two = prepare(large, folder, cores[:1]), prepare(large, folder, cores)
         middle |= {"memory": two["memory"], "large": large.stat().st_size, "wall": one["wall"] / two["wall"]}
         middle["cores"] = one["seconds"] / (middle["start"] + (two["seconds"] - middle["start"]) / 2)
-        write(middle, documents, options.text)
+        write(middle, documents)
     return 0
 
 
@@ -196,7 +192,7 @@ def encode(tokenizer: Tokenizer, documents: list[str]) -> dict[str, float]:
     return found | {"tokens": sum(map(len, ids[0])) / 2}
 
 
-def write(middle: dict[str, float], documents: list[str], text: Path | None) -> None:
+def write(middle: dict[str, float], documents: list[str]) -> None:
     tokens, size = middle["tokens"], sum(len(each.encode()) for each in documents)
     theirs, work = middle["map"] + middle["copy"], middle["ours"] - middle["start"]
     large = f"{middle['large'] / 1e9:.1f} GB"
@@ -223,11 +219,10 @@ def write(middle: dict[str, float], documents: list[str], text: Path | None) -> 
         ("- its copy alone (Arrow to one file)", middle["copy"]),
         ("tiktoken alone, encode_ordinary", middle["tiktoken"]),
     ]
-    name = text.name if text else "Debian's dict-gcide"
     about = (
-        f"{name}: {len(documents):,} documents, {size / 1e6:.1f} MB, {tokens / 1e6:.2f} million tokens of GPT-2 "
-        f"({size / tokens:.2f} bytes a token), one JSONL file; middle of {ROUNDS} runs in turn. Both ways wrote the "
-        "same number of tokens. A dictionary has more rare words than other text: the larger the data, the faster."
+        f"Debian's dict-gcide: {len(documents):,} documents, {size / 1e6:.1f} MB, {tokens / 1e6:.2f} million tokens of "
+        f"GPT-2 ({size / tokens:.2f} bytes a token), one JSONL file; middle of {ROUNDS} runs in turn. Both ways wrote "
+        "the same number of tokens. A dictionary has more rare words than other text: the larger the data, the faster."
     )
     told = page.write(
         page.results() / "prepare.md",

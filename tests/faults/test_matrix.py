@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +13,9 @@ import pytest
 
 from faults import __main__ as command
 from faults import on_pods
-from faults.fault import Expected, Result, judge
+from faults.fault import Expected, judge
 from faults.journal import Journal
-from faults.lab import Lab, Pod, descendants
+from faults.lab import Lab, Pod
 from faults.on_processes import FAULTS
 from prove.command import STEPS
 from trainer.contract import EXIT_FATAL
@@ -70,15 +69,6 @@ def test_every_fault_of_pods_is_a_step_of_a_proof() -> None:
     assert len(faults) == 7
 
 
-def test_the_page_has_a_row_for_every_fault(tmp_path: Path) -> None:
-    command.write([Result(fault, "", 3, 1.5, 1, -1e-6) for fault in FAULTS], "load average 0.2", tmp_path / "chaos.md")
-    there, here = (path.read_text().split("\n\n") for path in (command.PAGE, tmp_path / "chaos.md"))
-    assert here[0] == there[0]
-    assert here[1].endswith("; load average 0.2.")
-    assert [row.split("|")[1] for row in here[3].splitlines()] == [row.split("|")[1] for row in there[3].splitlines()]
-    assert "| yes | 3 | 1.5 | 1 | -0.00000 |" in here[3]
-
-
 def test_a_journal_counts_the_steps_that_were_made_again(tmp_path: Path) -> None:
     def line(step: int, time: float) -> str:
         return f'{{"step": {step}, "loss": 1.0, "time": {time}}}\n'
@@ -109,16 +99,6 @@ def test_a_pod_says_its_rounds_and_ends_a_wait_whatever_it_waits_for(tmp_path: P
     assert lab.ended(lab.pods[:1]) == [EXIT_FATAL]
     with pytest.raises(Expected, match="the end of the pods: not within 0 s"):
         lab.ended(lab.pods, 0)
-
-
-def test_descendants_are_found_parents_first() -> None:
-    with subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        grandchild = int(child.stdout.readline())
-        try:
-            assert descendants(child.pid) == [child.pid, grandchild]
-        finally:
-            os.kill(grandchild, 9)
 
 
 @pytest.mark.parametrize(("user", "said"), [(1000, "chaos needs root"), (0, "missing: no-such-program; ")])

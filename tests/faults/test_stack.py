@@ -12,19 +12,17 @@ from pulumi import automation
 from faults.stack import Stack
 from infra.stackfiles import ROOT
 from local import environment
-from prove.stack import Proved
 from tests.conftest import OFFER, write_kubeconfig
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("kind", [Stack, Proved])
-def test_a_stack_is_made_previewed_and_removed_and_the_selected_one_stays(kind: type[Stack], tmp_path: Path) -> None:
+def test_a_stack_is_made_previewed_and_removed_and_the_selected_one_stays(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", "trainyard-local", OFFER)
     backend = environment.state_url(tmp_path / "state")
     variables = {**os.environ, **environment.settings(), "KUBECONFIG": str(kubeconfig), "PULUMI_BACKEND_URL": backend}
-    stack = kind("driven", tmp_path, variables)
+    stack = Stack("driven", tmp_path, variables)
 
     def pulumi(*command: str) -> str:
         return subprocess.run(

@@ -34,11 +34,6 @@ with stop_signals(signal.default_int_handler):
 """
 
 
-def proved(folder: Path, **given: Any) -> Proved:
-    folder.mkdir(exist_ok=True)
-    return Proved("prove-x", folder, dict(os.environ), {"cluster": {}}, **given)
-
-
 def log(folder: Path) -> list[str]:
     path = folder / "log.txt"
     return [line for line in path.read_text().splitlines() if line and line[0] != "$"] if path.exists() else []
@@ -57,21 +52,6 @@ def driver(pulumi: Path, tmp_path: Path) -> subprocess.Popen[bytes]:
     process = subprocess.Popen([sys.executable, "-c", DRIVER, folder], cwd=ROOT, stderr=subprocess.DEVNULL)
     wait_for("begun", folder)
     return process
-
-
-def test_a_command_is_asked_to_stop_once_and_waited_for(pulumi: Path, tmp_path: Path) -> None:
-    """Pulumi needs this: a second signal kills it, with a resource half created and the stack locked."""
-
-    def tick() -> None:
-        if "begun" in log(tmp_path / "run"):
-            raise KeyboardInterrupt
-
-    pulumi.write_text("{}")
-    said: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        proved(tmp_path / "run", tick=tick, say=said.append).up()
-    assert log(tmp_path / "run") == ["begun", "asked", "stopped"]
-    assert "ends what it has begun" in said[0]
 
 
 def test_a_terminal_that_closes_and_a_second_ctrl_c_leave_no_pulumi_behind(
@@ -100,7 +80,7 @@ def test_the_pulumi_of_a_killed_proof_keeps_the_next_proof_out_until_it_has_ende
 
 
 def test_a_failed_command_says_its_last_lines(tmp_path: Path) -> None:
-    stack = proved(tmp_path / "run")
+    stack = Proved("prove-x", tmp_path, dict(os.environ), {"cluster": {}})
     with pytest.raises(Exception, match="ended with 3: error: it is broken"):
         stack.done(["sh", "-c", "echo error: it is broken; exit 3"])
 

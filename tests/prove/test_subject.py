@@ -56,12 +56,6 @@ def test_a_training_that_begins_with_weights_is_proved_without_them() -> None:
     assert (config.training.model.size, config.training.distillation.teacher) == ("micro", "")
 
 
-def test_an_adapter_is_proved_as_a_small_model_from_scratch() -> None:
-    given = {"training": {"task": "finetune", "model": {"name": "Qwen/Qwen2.5-0.5B"}, "adapter": {"kind": "lora"}}}
-    config = parse(overridden({"cluster": {"context": "x"}, **given}, "x", State("x")), "prove-x")
-    assert (config.training.task, config.training.adapter.kind) == ("language_model", "none")
-
-
 @pytest.mark.parametrize(
     ("tokenizer", "kept"), [("train:1024", {"tokenizer": "train:1024"}), ("Qwen/Qwen2.5-0.5B", {})]
 )
@@ -207,9 +201,3 @@ def test_the_report_has_every_step_for_people_and_for_programs(tmp_path: Path) -
     assert "up \\| seen" in page
     assert list(content["steps"]) == [step.name for step in STEPS]
     assert path.name == "prove-local.md"
-
-
-def test_the_short_form_brings_up_breaks_and_destroys() -> None:
-    names = [step.name for step in steps(short=True)]
-    assert {"up", "training", "pod", "model", "destroy", "leftovers"} <= set(names)
-    assert len(names) < len(STEPS)

@@ -151,7 +151,7 @@ def test_prepares_page_says_what_was_measured(tmp_path: Path, monkeypatch: pytes
     pairs = {
         f"{kind} {way}": took for kind in ("Qwen2", "SentencePiece") for way, took in (("ours", 2), ("tokenizers", 9))
     }
-    prepare.write(middle | pairs, ["text"], None)
+    prepare.write(middle | pairs, ["text"])
     text = (tmp_path / "prepare.md").read_text("utf-8")
     rows = ("start left out as theirs is | 6.0x", "start to end, one core | 4.0x", "from CPU seconds | 1.90x")
     for row in (*rows, "- by the clock | 1.50x"):
