@@ -1,4 +1,4 @@
-"""Removes this checkout's unused trainer images, and tells how much of the next one is already on disk.
+"""Removes this checkout's unused trainer images, and tells whether the next one needs new packages.
 
 Each image is stored three times: by the builder, in the registry and unpacked (6 GB for the trainer's). The kubelet
 removes an unpacked image that no pod has used for an hour. This module removes the other two copies. It keeps the
@@ -6,7 +6,6 @@ newest image of each name, whose layers the next build reuses, and those that a 
 """
 
 import shutil
-import subprocess
 from pathlib import Path
 
 from infra.state import files
@@ -37,31 +36,11 @@ def tags() -> dict[str, list[Path]]:
 
 
 def has_packages() -> bool:
-    """Whether the registry has an image with the current packages, so that a build adds only small layers."""
+    """Whether the registry has an image that is younger than its packages' list, so that a build adds small layers."""
     if not images.base_tar_is_current():
         return False
-    return any(_has_packages_of_today(tag) for tag in tags().get(f"{PROJECT}/trainer", ()))
-
-
-def begun() -> float:
-    """Return the GB that an unfinished build of the first image has already written to the builder and the registry."""
-    if tags().get(f"{PROJECT}/trainer"):
-        return 0.0
-    # -x leaves out mounts; every du knows -k, KiB. No check=True: du fails when a concurrent build removes a file, and
-    # still prints a total.
-    command = ["du", "-sckx", paths.BUILDAH, paths.REGISTRY_DATA]
-    counted = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
-    return int(counted[-1].split()[0]) * 1024 / 1e9
-
-
-def _has_packages_of_today(tag: Path) -> bool:
-    built = [paths.STATE / "contexts" / f"trainer-{tag.name}" / name for name in PACKAGES]
-    today = [paths.ROOT / name for name in PACKAGES]
-    if all(file.exists() for file in built):
-        return all(one.read_bytes() == other.read_bytes() for one, other in zip(built, today, strict=True))
-    # Build contexts are deleted after a day (infra/image.py). Inputs unchanged since the push are the same.
-    pushed = (tag / "current/link").stat().st_mtime
-    return all(file.stat().st_mtime < pushed for file in today)
+    pushed = [(tag / "current/link").stat().st_mtime for tag in tags().get(f"{PROJECT}/trainer", ())[:1]]
+    return bool(pushed) and all((paths.ROOT / name).stat().st_mtime < pushed[0] for name in PACKAGES)
 
 
 def unused() -> list[tuple[str, Path]]:

@@ -70,7 +70,6 @@ class Facts:
     disk_free: float  # GB, where .local lies
     cache_free: float | None  # GB, where the tools are built; None: on the same disk
     new_image: bool  # the trainer's packages are in no image yet
-    begun: float  # GB of the new image that an unfinished build has written
     memory: float  # GB, total
     unbuilt: tuple[str, ...]  # tools to build
     go: bool  # a Go is there, or can be installed
@@ -102,7 +101,6 @@ def other_checkout() -> str | None:
 def gather(tools: tuple[str, ...] = (*toolchain.NODE_TOOLS, *toolchain.PULUMI_TOOLS, toolchain.PLUGIN)) -> Facts:
     system = platform.system()
     linux = system == "Linux"
-    new_image = not leftovers.has_packages()
     unbuilt = tuple(name for name in tools if not toolchain.is_built(toolchain.BY_NAME[name]))
     return Facts(
         system=system,
@@ -113,8 +111,7 @@ def gather(tools: tuple[str, ...] = (*toolchain.NODE_TOOLS, *toolchain.PULUMI_TO
         folder=str(paths.ROOT),
         disk_free=free(paths.ROOT),
         cache_free=None if existing(paths.cache()).stat().st_dev == paths.ROOT.stat().st_dev else free(paths.cache()),
-        new_image=new_image,
-        begun=leftovers.begun() if linux and new_image else 0.0,
+        new_image=not leftovers.has_packages(),
         memory=toolchain.memory() if linux else 0.0,
         unbuilt=unbuilt,
         go=not unbuilt or go_available(),
@@ -159,7 +156,7 @@ def disks(facts: Facts) -> list[tuple[Path, float, dict[str, float]]]:
     tools = {"to build the toolchain": sum(TOOL_DISK.get(name, OTHER_TOOL_DISK) for name in facts.unbuilt)}
     image = {"for new layers and runs": LATER_DISK}
     if facts.new_image:
-        image = {"for the trainer's image": max(LATER_DISK, IMAGE_DISK - facts.begun)}
+        image = {"for the trainer's image": IMAGE_DISK}
     if facts.cache_free is None:
         return [(paths.ROOT, facts.disk_free, (tools if facts.unbuilt else {}) | image)]
     return [(paths.ROOT, facts.disk_free, image), (paths.cache(), facts.cache_free, tools if facts.unbuilt else {})]

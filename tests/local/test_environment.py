@@ -65,16 +65,6 @@ def output(program: Path) -> str:
     return subprocess.run([program], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_the_plugin_is_the_file_itself_where_nothing_can_tie_it(
-    machine: Path, built: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(machine))
-    place = Path(get_plugin())
-    monkeypatch.setenv("PATH", "/usr/bin")
-    assert output(place) == "built"
-    assert os.listdir(place.parent) == [PLUGIN]
-
-
 def test_without_pulumi_ours_comes_first_with_its_plugin(machine: Path, built: list[str]) -> None:
     assert environment.installed_pulumi() is None
     assert environment.pulumi_tools() == ("pulumi", "pulumi-language-python", "pulumi-kubernetes")
@@ -89,16 +79,6 @@ def test_without_pulumi_ours_comes_first_with_its_plugin(machine: Path, built: l
     parts = environment.path().split(os.pathsep)
     assert str(toolchain.bin_directory(toolchain.BY_NAME["pulumi"])) in parts
     assert parts[-1] == "/usr/bin"
-
-
-def test_the_plugin_comes_from_another_file_system_too(built: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    place = Path(get_plugin())
-    assert output(place) == "built"
-    assert sorted(os.listdir(place.parent)) == [PLUGIN, f"{PLUGIN}.real"]
 
 
 def test_an_installed_pulumi_is_used_as_it_is(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,19 +101,6 @@ def test_a_plugin_that_the_user_has_is_not_built(machine: Path, built: list[str]
     # The engine looks in PULUMI_HOME, which is ours: it must find the user's plugin there.
     assert get_plugin() == str(paths.PULUMI_HOME / "plugins" / FOLDER / PLUGIN)
     assert "pulumi-kubernetes" not in built
-
-
-def test_the_users_plugins_do_not_count_where_ours_are_apart(machine: Path, built: list[str]) -> None:
-    """The engine looks in our PULUMI_HOME alone, which keeps what Pulumi fetched before the user had plugins."""
-    executable(paths.PULUMI_HOME / "plugins/resource-docker-build-v0.0.1/pulumi-resource-docker-build")
-    executable(environment.USER_PULUMI / "plugins" / FOLDER / PLUGIN)
-    assert output(Path(get_plugin())) == "built"
-
-
-def test_a_half_downloaded_plugin_is_none(machine: Path) -> None:
-    (environment.USER_PULUMI / "plugins" / FOLDER).mkdir(parents=True)
-    environment.share_plugins()
-    assert environment.find_plugin("kubernetes") is None
 
 
 @pytest.mark.parametrize("online", [True, False])

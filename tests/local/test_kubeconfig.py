@@ -13,7 +13,7 @@ import yaml
 from cryptography import x509
 from kubernetes.config import kube_config
 
-from local import certs, kubeconfig, network, paths
+from local import certs, kubeconfig, paths
 
 
 @pytest.fixture
@@ -62,12 +62,6 @@ def test_it_says_what_the_node_offers(state: Path) -> None:
     ]
 
 
-def test_it_holds_no_program_to_run(state: Path) -> None:
-    """A client certificate: no login plug-in that another machine or a container would lack."""
-    (user,) = kubeconfig.build("admin")["users"]
-    assert set(user["user"]) == {"client-certificate-data", "client-key-data"}
-
-
 def test_certificates_are_made_once(state: Path) -> None:
     before = certs.CA.read_bytes()
     assert not certs.ensure()
@@ -80,11 +74,6 @@ def test_a_missing_one_renews_all_but_not_the_key_of_the_tokens(state: Path) -> 
     assert certs.ensure()
     assert certs.CA.read_bytes() != ca
     assert certs.SERVICE_ACCOUNT_KEY.read_bytes() == tokens
-
-
-def test_one_that_ends_within_a_month_is_renewed(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certs, "RENEW_BEFORE", certs.VALID)
-    assert certs.ensure()
 
 
 def test_the_certificates_have_all_that_newer_verifiers_ask_for(state: Path) -> None:
@@ -100,13 +89,6 @@ def test_keys_are_private_and_signed_by_the_authority(state: Path) -> None:
         x509.load_pem_x509_certificate(certs.certificate(identity.name).read_bytes()).verify_directly_issued_by(
             authority
         )
-
-
-def test_the_api_server_answers_to_its_service_s_address_and_name(state: Path) -> None:
-    leaf = x509.load_pem_x509_certificate(certs.certificate("apiserver").read_bytes())
-    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert network.API_SERVICE_ADDRESS in map(str, names.get_values_for_type(x509.IPAddress))
-    assert "kubernetes.default.svc" in names.get_values_for_type(x509.DNSName)
 
 
 def test_contexts_that_others_put_there_stay(state: Path) -> None:

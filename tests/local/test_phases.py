@@ -40,12 +40,6 @@ def test_phases_are_kept_and_a_later_command_adds_its_own(tmp_path: Path) -> Non
     assert names(path) == ["node"]
 
 
-def test_a_file_that_was_cut_short_counts_as_none(tmp_path: Path) -> None:
-    path = tmp_path / "timings.json"
-    path.write_text('{"phases": [{"na')
-    assert phases.load(path) == []
-
-
 def test_a_failed_phase_says_why_at_once_and_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = Phases(tmp_path / "timings.json")
     with pytest.raises(ValueError, match="no disk"), command.phase("build"):
@@ -92,23 +86,6 @@ def test_a_log_gets_one_line_for_all_that_run(monkeypatch: pytest.MonkeyPatch, t
     assert 1 <= len(told) <= (time.monotonic() - began) / 0.1
     assert all(re.fullmatch(r"  … \d+ s: build one: 7/9 packages, build two", line) for line in told)
     assert [line.split(" (")[0] for line in lines[-3:]] == ["  ✓ build two", "  ✓ build one", "after"]
-
-
-def test_a_log_is_not_told_what_ends_before_the_interval(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert "…" not in shown(monkeypatch, tmp_path / "t.json", terminal=False, interval=15.0)
-
-
-def test_what_is_told_too_late_is_not_shown_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(phases, "TICK", 0.02)
-    monkeypatch.setattr(phases, "PROGRESS_INTERVAL", 0.02)
-    text = io.StringIO()
-    command = Phases(tmp_path / "t.json", console=Console(file=text))
-    with command.phase("build one") as progress:
-        pass
-    progress("9/9 packages")
-    with command.phase("build two"):
-        until(lambda: "build two" in text.getvalue(), 60, "the line of build two", pause=0.01)
-    assert "build one" not in text.getvalue()
 
 
 def test_a_terminal_has_a_line_that_moves_and_is_gone_afterwards(

@@ -23,7 +23,6 @@ GOOD = Facts(
     disk_free=80.0,
     cache_free=None,
     new_image=True,
-    begun=0.0,
     memory=24.0,
     unbuilt=("kubernetes",),
     go=True,
@@ -47,11 +46,7 @@ def test_a_good_machine_has_no_problem() -> None:
         ({"cgroups_missing": ("cpuset", "memory")}, "lacks the controllers cpuset, memory"),
         ({"overlay": False}, "no overlay file system"),
         ({"folder": "/srv/a:b, c:d"}, "has : ,; move it to a path of letters"),
-        ({"disk_free": 11.0}, "11 GB of disk are free"),
         ({"disk_free": 11.0}, "13 GB are needed (4 to build the toolchain, 9 for the trainer's image); free some"),
-        ({"disk_free": 7.0, "unbuilt": ()}, "9 GB are needed (9 for the trainer's image)"),
-        ({"disk_free": 5.0, "unbuilt": (), "begun": 2.0}, "7 GB are needed (7 for the trainer's image)"),
-        ({"disk_free": 4.0, "unbuilt": (), "begun": 7.0}, "5 GB are needed (5 for the trainer's image)"),
         ({"disk_free": 4.0, "unbuilt": (), "new_image": False}, "5 GB are needed (5 for new layers and runs)"),
         ({"disk_free": 20.0, "cache_free": 3.0}, "3 GB of disk are free at"),
         ({"memory": 2.0}, "2.0 GB of memory, 6 GB are needed"),
@@ -78,10 +73,6 @@ def test_no_go_and_no_way_to_get_one() -> None:
     assert preflight.node_problems(replace(GOOD, go=False, unbuilt=())) == []
 
 
-def test_less_disk_will_do_once_everything_is_built() -> None:
-    assert preflight.node_problems(replace(GOOD, disk_free=12.0, unbuilt=(), new_image=False)) == []
-
-
 def test_a_first_run_says_what_it_takes_and_a_later_one_nothing() -> None:
     everything = ("etcd", "kubernetes", "coredns", "pulumi", "pulumi-language-python", "pulumi-kubernetes")
     said = preflight.announcement(replace(GOOD, unbuilt=everything))
@@ -94,10 +85,6 @@ def test_a_first_run_says_what_it_takes_and_a_later_one_nothing() -> None:
     assert "about 4 minutes on 2 idle cores" in image_alone
     assert "and 9 GB" in image_alone
     assert preflight.announcement(replace(GOOD, unbuilt=(), new_image=False)) is None
-
-
-def test_several_problems_are_told_together() -> None:
-    assert len(preflight.node_problems(replace(GOOD, memory=1.0, disk_free=1.0, overlay=False))) == 3
 
 
 def records() -> list[str]:

@@ -88,15 +88,7 @@ def test_a_recycled_process_id_is_not_ours(sleeper: Daemon) -> None:
     processes.end_all([record.pid], 1)
 
 
-def test_a_record_of_an_earlier_boot_is_not_ours(sleeper: Daemon) -> None:
-    processes.ensure(sleeper)
-    record = processes.read_record("sleeper")
-    assert processes.is_alive(record)
-    assert record
-    assert not processes.is_alive(replace(record, boot="another"))
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}'])
+@pytest.mark.parametrize("text", ["{", '{"pid": 1}'])
 def test_a_broken_record_counts_as_none(text: str) -> None:
     paths.PROCESSES.mkdir()
     processes.record_path("sleeper").write_text(text)

@@ -47,7 +47,7 @@ def test_a_disk_of_the_users_is_not_emptied(mounted: Path, capsys: pytest.Captur
     assert (mounted / "model").exists()
 
 
-@pytest.mark.parametrize("owner", [None, "us", "a deleted checkout", "another", "unknown"])
+@pytest.mark.parametrize("owner", ["us", "a deleted checkout", "another"])
 def test_the_node_of_another_checkout_is_left_alone(
     owner: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -112,11 +109,6 @@ def test_the_key_follows_the_sums_and_the_flags_and_nothing_else(hello: toolchai
     assert toolchain.key(other) != second
 
 
-def test_the_cache_follows_the_xdg_variable(cache: Path) -> None:
-    assert paths.cache() == cache
-    assert toolchain.bin_directory(toolchain.BY_NAME["etcd"]).is_relative_to(cache)
-
-
 def test_an_error_of_the_compiler_is_told_though_packages_are_named_after_it(tmp_path: Path) -> None:
     script = "echo a/b >&2; echo '# a/b' >&2; echo 'c/x.go:3:2: undefined: y' >&2; echo d/e >&2; exit 1"
     with pytest.raises(LocalError, match=r"failed in local/gomod/.*: c/x\.go:3:2: undefined: y$"):
@@ -195,19 +187,6 @@ toolchain.build(toolchain.Tool("hello", "example.invalid/hello", {{"hello": "."}
         assert list(cache.glob("*.building")) == []
 
 
-def test_a_build_clears_away_what_killed_ones_of_the_same_tool_left(
-    hello: toolchain.Tool, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another tool, whose name begins with this one's, may be building at the same time."""
-    killed, other = cache / "hello-1.2.2-abc.building", cache / "hello-world-1.2.3-abc.building"
-    for folder in (killed, other):
-        folder.mkdir(parents=True)
-    monkeypatch.setattr(toolchain, "_fill", lambda *_: None)
-    assert toolchain.build(hello)
-    assert not killed.exists()
-    assert other.exists()
-
-
 @needs_go
 def test_a_build_that_cannot_download_asks_for_the_proxy(
     hello: toolchain.Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -242,34 +221,3 @@ def test_without_a_new_enough_go_the_package_s_one_is_used(
     go.write_text("#!/bin/sh\necho go version go1.26.1 linux/amd64\n")
     go.chmod(0o755)
     assert toolchain.find_go() == str(go)
-
-
-# Creates a virtual environment, which must not exist yet, and puts a Go into it a moment later.
-FAKE_UV = """#!/bin/sh -e
-case "$*" in
-  *venv*) for home; do :; done; mkdir -p "${home%/*}"; mkdir "$home" "$home/bin"; echo venv >> "$0.notes" ;;
-  *) while [ "$1" != --python ]; do shift; done; go="${2%python}go"; sleep 0.3
-    printf '#!/bin/sh\necho go version go1.26.1 linux/amd64\n' > "$go"; chmod 755 "$go" ;;
-esac
-"""
-
-
-def test_two_builds_at_once_install_one_go(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uv = tmp_path / "python"
-    uv.write_text(FAKE_UV)
-    uv.chmod(0o755)
-    monkeypatch.setattr(toolchain, "sys", SimpleNamespace(executable=str(uv)))
-    monkeypatch.setattr(toolchain, "go_on_path", lambda: None)
-    with ThreadPoolExecutor() as pool:
-        found = [made.result() for made in [pool.submit(toolchain.find_go) for _ in range(2)]]
-    assert found == [str(toolchain.cached_go())] * 2
-    assert (tmp_path / "python.notes").read_text() == "venv\n"
-
-
-def test_an_old_go_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = tmp_path / "go"
-    old.write_text("#!/bin/sh\necho go version go1.19.8 linux/amd64\n")
-    old.chmod(0o755)
-    monkeypatch.setattr(shutil, "which", lambda name: str(old))
-    assert toolchain.go_version(str(old)) == (1, 19)
-    assert toolchain.go_on_path() != str(old)

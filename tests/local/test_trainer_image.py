@@ -81,8 +81,6 @@ def test_a_build_that_fails_is_shown_and_left_to_the_stack(
         ("config:\n  trainyard:cluster: {context: trainyard-local}\n", True),
         ("config:\n  trainyard:image: {builder: prebuilt, ref: r@sha256:1}\n", False),
         ("config: [", False),
-        ("config:\n", False),
-        ("", False),
     ],
 )
 def test_a_stack_that_says_something_of_images_decides_alone(
