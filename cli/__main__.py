@@ -110,7 +110,6 @@ DEV: Groups = {
             "Say of which kind a stack's cluster is, and so which cloud a workflow has to log in to.",
         ),
         "image": ("cli.ci:image", "Push the trainer's image, with SBOM and provenance, for a stack's `image.ref`."),
-        "audit": ("cli.ci:audit", "Report known vulnerabilities of the locked requirements."),
     },
 }
 

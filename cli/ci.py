@@ -1,14 +1,12 @@
-"""Commands for workflows: expired stacks, the image and its registry, vulnerabilities."""
+"""Commands for workflows: expired stacks, the image and its registry."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -23,10 +21,8 @@ from infra.stackfiles import ROOT, stacks
 COMMAND = ("pulumi", "stack", "ls", "--json")
 #: Hours after its last `up` until a dead proof expires: its training has ended by then (prove/subject.py).
 PROOF_HOURS = 6.0
-LOCKED = ("infra", "trainer")
 #: Debian 12 and Ubuntu 22.04 have Docker without it, and no package of its own (packages.debian.org, 2026-11-28).
 BUILDX = "install it after docs.docker.com/engine/install, whose docker-buildx-plugin Debian's own docker.io lacks"
-OPTIONS = ("--require-hashes", "--disable-pip", "--progress-spinner", "off")
 
 
 def past_their_time(
@@ -115,15 +111,3 @@ def kind(stack: Annotated[str, typer.Option(metavar="NAME", help="A stack, or a 
 def _need(program: str) -> None:
     if not shutil.which(program):
         raise CommandError(f"{program} is not on PATH; install it")
-
-
-def audit() -> int:
-    program = Path(sys.executable).with_name("pip-audit")
-    if not program.exists():
-        raise CommandError("pip-audit is not installed; make .venv/dev.stamp installs it")
-    codes = []
-    for name in LOCKED:
-        print(f"requirements/{name}.txt:", flush=True)
-        command = [program, *OPTIONS, "--requirement", f"requirements/{name}.txt"]
-        codes.append(subprocess.run(command, cwd=ROOT).returncode)
-    return max(codes)

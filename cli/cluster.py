@@ -101,7 +101,7 @@ def connect(context: str, kubeconfig: str | None = None) -> client.ApiClient:
         raise CommandError(f"{where} is not a kubeconfig: {reason}") from error
 
 
-def as_json(call: Callable[..., Any], *arguments: str, **options: Any) -> dict[str, Any]:
+def as_json(call: Callable[..., Any], *arguments: Any, **options: Any) -> dict[str, Any]:
     """A response as plain JSON: the client's models are slow and hide absent fields."""
     return json.loads(call(*arguments, **options, _preload_content=False, _request_timeout=10).data)
 

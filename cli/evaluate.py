@@ -16,10 +16,9 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 import typer
-from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError, last_line
-from cli.cluster import GoneError, SilentError, TrainingJob, as_json, asking, end_of, started, why_waiting
+from cli.cluster import SilentError, TrainingJob, as_json, asking, end_of, started, why_waiting
 from cli.follow import OUTAGE_SECONDS, POLL_SECONDS
 from cli.logs import print_after
 from cli.pods import last_words, template_of, volume_pod
@@ -32,6 +31,8 @@ from workloads.layout import DATA, run_folder
 
 #: Selects the dataset Job.
 DATASET = "app.kubernetes.io/component=dataset,app.kubernetes.io/managed-by=pulumi"
+#: Label of the Job: a hash of its pod.
+EVALUATION = "trainyard/evaluation"
 #: Seconds from the Job's end until it and its log are removed.
 KEPT_SECONDS = 600
 LONGEST_SECONDS = 24 * 3600
@@ -51,7 +52,6 @@ def evaluate(
     include: Annotated[
         str | None, typer.Option(metavar="FOLDER", help=f"Tasks of your own under {DATA}: YAML without Python.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for the table.")] = True,
 ) -> int:
     names = ",".join(filter(None, (name.strip() for name in tasks.split(","))))
     if not names:
@@ -75,16 +75,11 @@ def evaluate(
     made = manifest(template, worker, options, hub_token(training_job))
     if job["status"].get("active"):
         print("The training runs: the evaluation waits until a node has room for it, or the training has ended.")
-    start(training_job, made)
-    own = TrainingJob(training_job.core, training_job.batch, training_job.namespace, made["metadata"]["name"])
-    again = "the same command returns to it while it runs"
-    if not follow:
-        print(f"Job {own.namespace}/{own.name} evaluates step {chosen} of {folder}; {again}")
-        return 0
+    own = TrainingJob(training_job.core, training_job.batch, training_job.namespace, start(training_job, made))
     try:
         end, pods = _print_log(own)
     except KeyboardInterrupt:
-        print(f"\nThe evaluation continues; {again}.")
+        print("\nThe evaluation continues; the same command returns to it while it runs.")
         return 130
     if end["type"] != "Complete":
         said = [last_line(last_words(pod)) for pod in pods if pod["status"].get("phase") == "Failed"]
@@ -128,7 +123,7 @@ def manifest(
     worker's pod. A Job waits for room and goes on without this machine; a pod with a command in it would not.
 
     `options` are those of trainer.evaluate; `token` is that of the hub. The name has a hash of the pod, so a different
-    evaluation is another Job.
+    evaluation is another Job, and a label of that hash.
     """
     spec = copy.deepcopy(template["spec"])
     move(spec, worker)
@@ -146,7 +141,7 @@ def manifest(
     labels = template["metadata"]["labels"] | {"app.kubernetes.io/managed-by": "trainyard"}
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:8]
     return {
-        "metadata": {"name": f"evaluate-{digest}", "labels": labels},
+        "metadata": {"generateName": f"evaluate-{digest}-", "labels": {**labels, EVALUATION: digest}},
         "spec": {
             "backoffLimit": 0,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
@@ -171,23 +166,13 @@ def interpreter(arguments: list[str]) -> list[str]:
     return [*torchrun, "--nproc-per-node", processes, "-m", "--"]
 
 
-def start(training: TrainingJob, made: dict[str, Any]) -> None:
-    """Make the Job; keep one that runs, replace one that has ended. Raises CommandError."""
+def start(training: TrainingJob, made: dict[str, Any]) -> str:
+    """The name of the Job that runs this evaluation, which is made unless there is one. Raises CommandError."""
     batch: Any = training.batch
-    name, namespace = made["metadata"]["name"], training.namespace
-    own, what = TrainingJob(training.core, batch, namespace, name), f"Job {namespace}/{name}"
-    for _ in range(60):
-        with asking(what, verb="make"):
-            try:
-                batch.create_namespaced_job(namespace, made)
-                return
-            except ApiException as error:
-                if error.status != 409:
-                    raise
-        with contextlib.suppress(GoneError):  # it has gone meanwhile
-            if not end_of(own.read()[0]):
-                return
-            with asking(what, missing=f"{what} is gone", verb="delete"):
-                batch.delete_namespaced_job(name, namespace, propagation_policy="Background")
-        time.sleep(0.5)
-    raise CommandError(f"{what} of an earlier evaluation is deleted but still there; run it again in a minute")
+    digest, namespace = made["metadata"]["labels"][EVALUATION], training.namespace
+    with asking(f"the evaluations of {namespace}"):
+        jobs = as_json(batch.list_namespaced_job, namespace, label_selector=f"{EVALUATION}={digest}")["items"]
+    if running := [job for job in jobs if not end_of(job)]:
+        return running[0]["metadata"]["name"]
+    with asking("an evaluation's Job", verb="make"):
+        return as_json(batch.create_namespaced_job, namespace, made)["metadata"]["name"]

@@ -7,7 +7,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -180,11 +180,7 @@ def _outputs(stack: str) -> dict[str, Any]:
 def volume_of(stack: str) -> Target | None:
     """A stack's volume, whatever trains there; None: it has none yet. Raises as targets_of."""
     outputs = _outputs(stack)
-    if "namespace" not in outputs:
-        return None
-    place = Target(outputs["context"], outputs["namespace"], "", outputs.get("dataFolder"), {})
-    commands = {name: value for name, value in outputs.items() if name.endswith("Command")}
-    return replace(place, commands=commands, kubeconfig=outputs.get("kubeconfig"))
+    return _target(outputs) if "namespace" in outputs else None
 
 
 def targets_of(stack: str) -> list[Target]:
@@ -193,19 +189,21 @@ def targets_of(stack: str) -> list[Target]:
     runs = outputs.get("trainings") or ({"": outputs} if "jobName" in outputs else {})
     if not runs:
         raise CommandError(f"stack {stack} has no training yet; run `trainyard up --stack {stack}` first")
-    return [
-        Target(
-            context=outputs["context"],
-            namespace=outputs["namespace"],
-            job=run["jobName"],
-            data_folder=outputs.get("dataFolder"),
-            commands={name: value for name, value in outputs.items() if name.endswith("Command")},
-            run_directory=run.get("runDirectory"),
-            kubeconfig=outputs.get("kubeconfig"),
-            training=name,
-        )
-        for name, run in sorted(runs.items(), key=lambda item: item[1].get("rank", 0))
-    ]
+    ordered = sorted(runs.items(), key=lambda item: item[1].get("rank", 0))
+    return [_target(outputs, name, run["jobName"], run.get("runDirectory")) for name, run in ordered]
+
+
+def _target(outputs: dict[str, Any], training: str = "", job: str = "", run_directory: str | None = None) -> Target:
+    return Target(
+        context=outputs["context"],
+        namespace=outputs["namespace"],
+        job=job,
+        data_folder=outputs.get("dataFolder"),
+        commands={name: value for name, value in outputs.items() if name.endswith("Command")},
+        run_directory=run_directory,
+        kubeconfig=outputs.get("kubeconfig"),
+        training=training,
+    )
 
 
 def exported(stack: str) -> dict[str, Any]:

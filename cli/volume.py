@@ -27,8 +27,6 @@ from workloads.layout import CONFIGURED, DATA
 Place = Annotated[str, typer.Argument(metavar="PATH", help=f"Under {DATA}. Default: {DATA} itself.")]
 ROOTS = (".", "runs", "datasets", "models")
 """Folders of the volume that hold what is listed, and are never removed themselves."""
-PATHS = re.compile("(?:: |- )['\"]?(/[^'\"\n]+)")
-"""Values of a configuration in YAML that are paths."""
 WIDE = 200
 """Characters of a line where no terminal shows it: another program reads it."""
 
@@ -112,46 +110,31 @@ def removable(path: str) -> str:
 
 
 def users(job: TrainingJob) -> dict[str, str]:
-    """Path on the volume -> the Job that still needs it.
+    """Path on the volume -> the Job that still needs it: all that its pods and its configuration name.
 
     Pulumi takes what a data set's Job has prepared as there, so that stays when the Job has ended.
     """
     with asking(f"the Jobs of {job.namespace}"):
         jobs = as_json(job.batch.list_namespaced_job, job.namespace)["items"]
+        maps = as_json(job.core.list_namespaced_config_map, job.namespace)["items"]
+    configured = {each["metadata"]["name"]: each.get("data") or {} for each in maps}
     found: dict[str, str] = {}
-    configured = _configured(job, jobs)
     for each in jobs:
-        spec, name = each["spec"]["template"], each["metadata"]["name"]
-        how = end_of(each).get("type")
-        ended = how in ("Complete", "Failed")
-        kept = (spec["metadata"].get("labels") or {}).get(
-            "app.kubernetes.io/component"
-        ) == "dataset" and how == "Complete"
-        for container in [*(spec["spec"].get("initContainers") or []), *spec["spec"]["containers"]]:
-            words = container.get("args") or []
-            if ended:
-                words = [word for before, word in itertools.pairwise(words) if kept and before == "--output"]
-            for word in [*words, *([] if ended else configured.get(name, []))]:
-                path = word if word.startswith("/") else word.partition("=")[2]
-                if path.startswith(f"{DATA}/"):
-                    found.setdefault(path.rstrip("/"), f"Job {name}" + (", stopped," if how == "Stopped" else ""))
+        template, name, how = each["spec"]["template"], each["metadata"]["name"], end_of(each).get("type")
+        pod = template["spec"]
+        words = [
+            word for one in [*(pod.get("initContainers") or []), *pod["containers"]] for word in one.get("args") or []
+        ]
+        if how in ("Complete", "Failed"):
+            prepares = (template["metadata"].get("labels") or {}).get("app.kubernetes.io/component") == "dataset"
+            kept = prepares and how == "Complete"
+            words = [word for before, word in itertools.pairwise(words) if kept and before == "--output"]
+        else:
+            named = [volume["configMap"]["name"] for volume in pod.get("volumes") or [] if volume["name"] == CONFIGURED]
+            words += [text for each_map in named for text in configured.get(each_map, {}).values()]
+        for path in (path for word in words for path in re.findall(rf"{DATA}/[^'\"\n]+", word)):
+            found.setdefault(path.rstrip("/"), f"Job {name}" + (", stopped," if how == "Stopped" else ""))
     return found
-
-
-def _configured(job: TrainingJob, jobs: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """Job -> the paths in its configuration: a training's is a ConfigMap, and not in its pods' arguments."""
-    named = {
-        each["metadata"]["name"]: volume["configMap"]["name"]
-        for each in jobs
-        for volume in each["spec"]["template"]["spec"].get("volumes") or []
-        if volume["name"] == CONFIGURED
-    }
-    if not named:
-        return {}
-    with asking(f"the configurations of {job.namespace}"):
-        items = as_json(job.core.list_namespaced_config_map, job.namespace)["items"]
-    texts = {each["metadata"]["name"]: "\n".join((each.get("data") or {}).values()) for each in items}
-    return {name: PATHS.findall(texts.get(map_name, "")) for name, map_name in named.items()}
 
 
 def refuse_used(names: Iterable[str], used: dict[str, str]) -> None:

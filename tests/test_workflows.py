@@ -21,7 +21,7 @@ FOLDER = ROOT / ".github"
 WORKFLOWS = sorted(FOLDER.glob("workflows/*.yml"))
 FILES = [*WORKFLOWS, *FOLDER.glob("actions/*/action.yml")]
 #: Programs of e2e.yml that free disk on a hosted runner, and that collect what a failure left there.
-HOSTED = ("sudo", "kind", "kubectl")
+HOSTED = ("sudo", "kind", "kubectl", ".venv/bin/pip-audit")
 
 
 def load(path: Path) -> dict[str, Any]:

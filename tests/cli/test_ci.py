@@ -1,4 +1,4 @@
-"""Commands for workflows: expired stacks, the audit, and the comment about a failed preview."""
+"""Commands for workflows: expired stacks."""
 
 from __future__ import annotations
 
@@ -104,11 +104,3 @@ def test_the_command_prints_what_a_workflow_reads(
     monkeypatch.setattr(ci, "COMMAND", ("no-such-pulumi",))
     assert main(["dev", "expired"]) == 2
     assert "pulumi is not on PATH" in capsys.readouterr().err
-
-
-def test_an_audit_without_its_program_says_how_to_install_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    assert main(["dev", "audit"]) == 1
-    assert capsys.readouterr().err == "error: pip-audit is not installed; make .venv/dev.stamp installs it\n"

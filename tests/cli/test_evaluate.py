@@ -90,15 +90,11 @@ def test_the_processes_of_a_worker_share_the_examples() -> None:
     assert evaluate.interpreter(["python", "--nproc-per-node", "1", "--"]) == ["python", "-m"]
     started = evaluate.interpreter(["python", "--nproc-per-node", "8", "--"])
     assert started[:3] == ["python", "-m", "torch.distributed.run"]
-    from torch.distributed.run import parse_args
-
-    told = parse_args([*started[3:], "trainer.evaluate", *OPTIONS])
-    assert (told.nproc_per_node, told.module, told.training_script) == ("8", True, "trainer.evaluate")
-    assert told.training_script_args == OPTIONS
+    assert started[-4:] == ["--nproc-per-node", "8", "-m", "--"]
 
 
 def test_another_evaluation_has_another_name(local_stack: Recording) -> None:
-    names = {made_of(local_stack, None, *more)["metadata"]["name"] for more in ([], [], ["--limit", "3"])}
+    names = {made_of(local_stack, None, *more)["metadata"]["generateName"] for more in ([], [], ["--limit", "3"])}
     assert len(names) == 2
 
 
@@ -113,15 +109,11 @@ class Api:
         self.jobs: list[dict[str, Any]] = []
         self.looks = 0
 
-    def create_namespaced_job(self, namespace: str, body: dict[str, Any]) -> None:
-        if self.made is not None:
-            raise ApiException(status=409, reason="Conflict")
-        self.calls.append("create")
-        self.made = {**body, "status": {}}
-
-    def delete_namespaced_job(self, *_: Any, **__: Any) -> None:
-        self.calls.append("delete")
-        self.made = None
+    def create_namespaced_job(self, namespace: str, body: dict[str, Any], **_: Any) -> Any:
+        self.calls.append(body["metadata"]["generateName"])
+        self.looks, self.made = 0, {**body, "status": {}}
+        self.made["metadata"]["name"] = f"{body['metadata']['generateName']}x"
+        return SimpleNamespace(data=json.dumps(self.made))
 
     def read_namespaced_job(self, name: str, *_: Any, **__: Any) -> Any:
         if not name.startswith("evaluate-"):
@@ -133,8 +125,10 @@ class Api:
             self.made["status"] = {"conditions": [{"type": kind, "status": "True", "message": "backoff limit"}]}
         return SimpleNamespace(data=json.dumps(self.made))
 
-    def list_namespaced_job(self, *_: Any, **__: Any) -> Any:
-        return SimpleNamespace(data=json.dumps({"items": self.jobs}))
+    def list_namespaced_job(self, *_: Any, label_selector: str, **__: Any) -> Any:
+        ours = [self.made] if self.made else []
+        told = {"items": ours if label_selector.startswith(evaluate.EVALUATION) else self.jobs}
+        return SimpleNamespace(data=json.dumps(told))
 
     def list_namespaced_pod(self, *_: Any, **__: Any) -> Any:
         if self.made is None:
@@ -199,43 +193,23 @@ def test_what_the_trainer_refuses_is_the_error(cluster: Any, capsys: pytest.Capt
     assert error == "error: the evaluation failed: --tasks hellaswg: no such task; similar ones: hellaswag\n"
 
 
-def test_without_follow_it_returns_at_once(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    api = cluster()
-    assert main(["evaluate", "--tasks", "hellaswag", "--no-follow", "--step", "10"]) == 0
-    assert "evaluates step 10 of /data/runs/small" in capsys.readouterr().out
-    assert api.calls == ["create"]
-
-
-def test_the_same_command_returns_to_what_runs_and_makes_anew_what_has_ended(cluster: Any) -> None:
+def test_the_same_command_returns_to_what_runs_and_makes_anew_what_has_ended(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     api = cluster()
     command = ["evaluate", "--tasks", "hellaswag"]
-    assert main([*command, "--no-follow"]) == 0
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluate.time, "sleep", interrupt)
+        assert main(command) == 130
+    assert "The evaluation continues; the same command returns to it" in capsys.readouterr().out
     assert main(command) == 0
-    assert api.calls == ["create"]
-    assert main(command) == 0
-    assert api.calls == ["create", "delete", "create"]
-
-
-def test_a_job_that_takes_its_time_to_go_is_waited_for(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The API server still has its name, and no object of it any more."""
-    api = cluster()
-    busy = [ApiException(status=409, reason="Conflict")] * 3
-    create = api.create_namespaced_job
-
-    def refuse(*given: Any) -> None:
-        if busy:
-            raise busy[0]
-        create(*given)
-
-    def gone(name: str, *_: Any, **__: Any) -> Any:
-        if name.startswith("evaluate-"):
-            raise ApiException(status=404, reason="Not Found")
-        return SimpleNamespace(data=json.dumps(api.job))
-
-    monkeypatch.setattr(api, "create_namespaced_job", refuse)
-    monkeypatch.setattr(api, "read_namespaced_job", gone)
-    monkeypatch.setattr(evaluate.time, "sleep", lambda seconds: busy and busy.pop())
-    assert main(["evaluate", "--tasks", "hellaswag", "--no-follow"]) == 0
+    assert len(api.calls) == 1
+    assert main([*command, "--step", "10"]) == 0
+    assert len({*api.calls}) == len(api.calls) == 2
 
 
 @pytest.mark.parametrize(
@@ -243,30 +217,17 @@ def test_a_job_that_takes_its_time_to_go_is_waited_for(cluster: Any, monkeypatch
     [
         # pyrefly: ignore[bad-argument-type]
         ("create_namespaced_job", MaxRetryError(None, "/", TimeoutError()), "the cluster does not answer: "),
-        ("create_namespaced_job", ApiException(status=403, reason="Forbidden"), "cannot make Job n/evaluate-"),
-        ("read_namespaced_job", ApiException(status=403, reason="Forbidden"), "cannot read Job n/evaluate-"),
-        ("delete_namespaced_job", ApiException(status=403, reason="Forbidden"), "cannot delete Job n/evaluate-"),
+        ("create_namespaced_job", ApiException(status=403, reason="Forbidden"), "cannot make an evaluation's Job: "),
     ],
 )
 def test_what_the_cluster_refuses_is_told_at_once_and_in_one_line(
     call: str, error: Exception, told: str, cluster: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    api = cluster()
-    command = ["evaluate", "--tasks", "hellaswag", "--no-follow"]
-    if not call.startswith("create"):
-        assert main(command) == 0
-        api.looks = 2  # the next look sees that it has ended
-    answer = getattr(api, call)
-
-    def refuse(name: str, *given: Any, **options: Any) -> Any:
-        if name == "train-small":
-            return answer(name, *given, **options)
+    def refuse(*_: Any, **__: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(api, call, refuse)
-    monkeypatch.setattr(evaluate.time, "sleep", lambda seconds: pytest.fail("it tried again"))
-    capsys.readouterr()
-    assert main(command) == 1
+    monkeypatch.setattr(cluster(), call, refuse)
+    assert main(["evaluate", "--tasks", "hellaswag"]) == 1
     shown = capsys.readouterr().err
     assert shown.startswith(f"error: {told}")
     assert len(shown.splitlines()) == 1
