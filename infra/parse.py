@@ -25,7 +25,7 @@ from infra.config import Absent, ConfigError, StackConfig, shared_sections
 from infra.machine import for_pods
 from infra.names import unusable_names
 from infra.rules import RULES
-from infra.sections import DATA, ClusterConfig
+from infra.sections import ClusterConfig
 from infra.stackfiles import ROOT, unread
 from infra.trainings import KEYS, Differing, checkpoints, is_swept, several, shared_data, under
 from trainer.config.base import Problems, Section, merge, named, snake, validated
@@ -148,7 +148,7 @@ def _parsed(values: Mapping[str, Any], stack: str) -> tuple[StackConfig | None, 
 def _with_deepspeed_file(given: dict[str, Any], wrong: Problems) -> dict[str, Any]:
     """Merge the DeepSpeed file's settings into the training, and replace its path, unknown to pods, by its text."""
     path = given.get("engine", {}).get("deepspeed_config")
-    if not path or not isinstance(path, str) or path.startswith(f"{DATA}/"):
+    if not path or not isinstance(path, str):
         return given
     here = os.path.relpath(ROOT / os.path.expanduser(path))
     complete = with_deepspeed_file(merge(given, {"engine": {"deepspeed_config": here}}), wrong)

@@ -20,9 +20,9 @@ from infra.config import StackConfig
 from infra.sections import DatasetConfig, WorkersConfig
 from infra.stackfiles import object_name
 from infra.training_rules import shape_of
-from trainer.config.base import keys_of
+from trainer.config.base import keys_of, nested
 from trainer.config.memory import saved
-from trainer.config.schema import Config, nested
+from trainer.config.schema import Config
 from trainer.config.values import shown, typed
 from trainer.plain import counted
 

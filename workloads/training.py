@@ -21,7 +21,7 @@ from workloads.custom_resources import CONTAINER as TRAINJOB_CONTAINER
 from workloads.custom_resources import job_of, make_train_job, request_annotations, request_nodes
 from workloads.dataset import Dataset
 from workloads.elastic import FIELDS, identity, is_elastic, resize
-from workloads.layout import DATA, dataset_folder, run_folder, weights_folder
+from workloads.layout import dataset_folder, run_folder, weights_folder
 from workloads.objects import (
     GONE_AT_ONCE,
     TRAINING_PRIORITY,
@@ -81,7 +81,7 @@ class Training(pulumi.ComponentResource):
         self.run_name = chosen_run(config)
         self.run_directory = run_folder(self.run_name)
         training = placed(config.training, dataset.directory, self.run_directory, cluster.workers.capability)
-        text = resolved(training, unread=training.engine.deepspeed_config.startswith(f"{DATA}/"))
+        text = resolved(training)
         # The name tells trainings apart, so that Pulumi replaces the Job instead of changing one that has run.
         # The hash covers everything in the pod template: a changed Job must not reuse the name of one being deleted.
         what = [

@@ -86,6 +86,16 @@ def flat(values: Mapping[str, Any], start: str = "") -> dict[str, Any]:
     return found
 
 
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted key as nested sections."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        found = merge(found, value)
+    return found
+
+
 def mathematics(section: Section) -> dict[str, Any]:
     """The values that make a run what it is, defaults included, by dotted key."""
     effects = effects_of(type(section))

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from trainer.config import base, deepspeed_json, rules
-from trainer.config.base import Problems, keys_of, merge, named, validated
+from trainer.config.base import Problems, keys_of, merge, named, nested, validated
 from trainer.config.base import mathematics as mathematics
 from trainer.config.paths import expanded
 from trainer.config.settings import Config
@@ -111,35 +111,14 @@ def with_steps(config: Config, epochs_a_step: float) -> Config:
     return changed(config, {"steps": steps, "epochs": 0})
 
 
-def resolved(config: Config, unread: bool = False) -> str:
-    """The whole configuration as YAML, as the pods of a stack get it, and as stored in each checkpoint.
-
-    unread: its DeepSpeed file is first read where this text is loaded: what it may say is left to it, where it has its
-    default.
-    """
-    values = config.model_dump()
-    if unread:
-        kinds = {"task": config.task, "recipe": config.recipe, "epochs": config.epochs}
-        kinds |= {"adapter": {"kind": config.adapter.kind}}
-        default, given = flat(Config.model_validate(kinds)), flat(config)
-        open_ = {key for key in given if key.startswith(deepspeed_json.SAID) and given[key] == default[key]}
-        values = nested({key: value for key, value in given.items() if key not in open_})
-    return yaml.safe_dump(values, sort_keys=False)
+def resolved(config: Config) -> str:
+    """The whole configuration as YAML, as the pods of a stack get it, and as stored in each checkpoint."""
+    return yaml.safe_dump(config.model_dump(), sort_keys=False)
 
 
 def stored(text: str) -> dict[str, Any]:
     """The settings that `resolved` wrote, by dotted key."""
     return base.flat(read_yaml(text, Plain))
-
-
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted key as nested sections."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        for part in reversed(key.split(".")):
-            value = {part: value}
-        found = merge(found, value)
-    return found
 
 
 def _read(path: str, problems: Problems) -> dict[str, Any]:

@@ -158,8 +158,8 @@ class Engine(Settings):
     zero_stage: Annotated[Natural, Field(ge=1, le=2), NO_MATHEMATICS] = 1
     """1 | 2: what DeepSpeed shards among the workers: the optimizer's state, or the gradients too."""
     deepspeed_config: Annotated[str, AfterValidator(_unless_json)] = ""
-    """A DeepSpeed JSON file; in a stack, a path relative to Pulumi.yaml or under /data. Its optimizer, scheduler and
-    precision become settings; deepspeed_json.py lists what it may hold. Empty: none."""
+    """A DeepSpeed JSON file; in a stack, a path relative to Pulumi.yaml. Its optimizer, scheduler and precision become
+    settings; deepspeed_json.py lists what it may hold. Empty: none."""
 
 
 class Communication(Settings):

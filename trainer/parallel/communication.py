@@ -28,8 +28,6 @@ def advice(config: Config, sent: str) -> str:
     """Which setting would lower the exchange's share of a step. sent: the result of `wire`."""
     if sent == "none":
         return "communication.compression=bf16 halves the bytes"
-    if config.engine.name == "deepspeed" and config.engine.zero_stage == 2:
-        return "engine.zero_stage=1 exchanges once a step, not after each micro-batch"
     return f"a larger tokens_per_step than {config.tokens_per_step} exchanges less often"
 
 

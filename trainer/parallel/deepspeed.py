@@ -9,10 +9,8 @@ DeepSpeed's own safe_get_full_* and safe_set_full_*.
 """
 
 import contextlib
-import functools
 import logging
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,7 +22,7 @@ from trainer.config.schema import Config
 from trainer.errors import UserError
 from trainer.models import adapters
 from trainer.parallel import optimizer
-from trainer.parallel.communication import Clock, ring_bytes, wire
+from trainer.parallel.communication import ring_bytes, wire
 from trainer.parallel.engine import Outcome, State
 from trainer.parallel.optimizer import Tensors
 from trainer.parallel.world import World, ensure_group
@@ -32,8 +30,6 @@ from trainer.tasks.work import Work
 
 KEYS = ("exp_avg", "exp_avg_sq")
 TYPES = {"none": "fp32", "bf16": "bf16", "fp16": "fp16"}
-EXCHANGES = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor")
-"""Functions of deepspeed.comm that ZeRO-1 and ZeRO-2 call in a step."""
 SCALE, GROWTH_INTERVAL = 65536.0, 2000
 """The first loss scale, and the steps without an overflow after which it doubles; both are GradScaler's."""
 
@@ -59,7 +55,7 @@ class DeepSpeedEngine:
         self._scaling = dtype == torch.float16
         self._scale, self._good = SCALE if self._scaling else 1.0, 0
         self._updates = 0
-        self._waited, self._bytes = Clock(world.device), 0
+        self._bytes = 0
         settings = deepspeed_settings(work, config, world, dtype)
         exact = {name: value.data for name, value in adapters.trained(self._net).items()}
         [self._adam] = optimizer.build(work.net, config.optimizer)
@@ -72,7 +68,6 @@ class DeepSpeedEngine:
                 safe_set_full_fp32_param(value, exact[name].to(value.device))
         del exact
         _make_state(self._zero, self._adam)
-        self._listen_to_overlap()
         parameters = sum(value.numel() for value in adapters.trained(self._net).values())
         width = 4 if settings["communication_data_type"] == "fp32" else 2
         # Each gradient is reduced to its owner, each weight gathered from it: each is half of a ring all-reduce.
@@ -84,8 +79,7 @@ class DeepSpeedEngine:
         if self._scaling:
             self._zero.override_loss_scale(self._scale)
         total = self._engine(*batch) * weight
-        with self._listening():
-            self._engine.backward(total / self._divisor, scale_wrt_gas=False)
+        self._engine.backward(total / self._divisor, scale_wrt_gas=False)
         if (last or self.equal_turns) and self._world.size > 1:
             self._bytes += self._pass_bytes
         return total.detach()
@@ -94,8 +88,7 @@ class DeepSpeedEngine:
         optimizer.set_learning_rate([self._adam], learning_rate)
         if self._world.size > 1:
             self._bytes += self._update_bytes
-        with self._listening():
-            self._engine.step()
+        self._engine.step()
         # DeepSpeed skips an update if the norm of the whole gradient is not finite; it is equal on all workers.
         applied = self._engine.was_step_applied()
         self._updates += applied
@@ -155,55 +148,13 @@ class DeepSpeedEngine:
                     safe_set_full_optimizer_state(value, found[name][key].to(value.device, torch.float32), key)
 
     def take_communication(self) -> tuple[float, int]:
+        """Seconds are unknown (0): DeepSpeed waits within its own passes."""
         sent, self._bytes = self._bytes, 0
-        return self._waited.take(), sent
+        return 0.0, sent
 
     @property
     def loss_scale(self) -> float | None:
         return self._scale if self._scaling else None
-
-    @contextlib.contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Time the exchanges that computing waits for: on a CPU all of them, on an accelerator those in its default
-        stream, not in the one beside it (see _listen_to_overlap)."""
-        import deepspeed.comm as comm
-
-        real = {name: getattr(comm, name) for name in EXCHANGES}
-
-        def timed(exchange: Any) -> Any:
-            @functools.wraps(exchange)
-            def call(*given: Any, **options: Any) -> Any:
-                device = self._world.device
-                if device.type == "cuda" and torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
-                    return exchange(*given, **options)
-                self._waited.begin()
-                try:
-                    return exchange(*given, **options)
-                finally:
-                    self._waited.end()
-
-            return call
-
-        for name, exchange in real.items():
-            setattr(comm, name, timed(exchange))
-        try:
-            yield
-        finally:
-            for name, exchange in real.items():
-                setattr(comm, name, exchange)
-
-    def _listen_to_overlap(self) -> None:
-        """Time what is left of the overlapped exchange when the backward pass has ended."""
-        if not self._zero.overlap_comm:
-            return
-        rest = self._zero.overlapping_partition_gradients_reduce_epilogue
-
-        def timed() -> None:
-            self._waited.begin()
-            rest()
-            self._waited.end()
-
-        self._zero.overlapping_partition_gradients_reduce_epilogue = timed
 
 
 def _whole(value: torch.Tensor | None) -> torch.Tensor:
@@ -246,8 +197,8 @@ def deepspeed_settings(work: Work, config: Config, world: World, dtype: torch.dt
                 "it follows from the number of workers, which may change"
             )
         if world.first:
-            for warning in meaning.warnings:
-                log.event("deepspeed_config_warning", text=repr(warning))
+            for key in meaning.unused:
+                log.event("deepspeed_config_warning", text=repr(f"{key} is not used"))
     if problems:
         raise UserError("\n".join(problems))
     bucket = config.communication.bucket_megabytes * 2**20 // 4

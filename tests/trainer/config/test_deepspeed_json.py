@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -61,31 +60,16 @@ def test_mistrals_z1_file_becomes_our_settings(load: Any, tmp_path: Path) -> Non
     assert (found.optimizer.schedule_steps, found.optimizer.weight_decay) == (400_000, 0.1)
     assert (found.optimizer.beta1, found.optimizer.beta2, found.optimizer.epsilon) == (0.9, 0.95, 1e-8)
     meaning = deepspeed_json.read(str(tmp_path / "deepspeed.json"), [])
-    assert meaning.sections["zero_optimization"]["reduce_bucket_size"] == 2e8
-    assert "cpu_offload" not in meaning.sections["zero_optimization"]
-    assert meaning.warnings == ["zero_optimization.cpu_offload is deprecated: read as offload_optimizer=none"]
+    expected = {key: value for key, value in Z1["zero_optimization"].items() if key != "stage"}
+    assert meaning.sections == {"zero_optimization": expected}
 
 
 def test_z2_with_offload_fp16_and_clipping(load: Any, tmp_path: Path) -> None:
-    zero = {**Z1["zero_optimization"], "stage": 2, "cpu_offload": True}
+    zero = {**Z1["zero_optimization"], "stage": 2, "offload_optimizer": {"device": "cpu"}}
     found = load({**Z1, "zero_optimization": zero, "fp16": {"enabled": True}, "gradient_clipping": 0.5})
     assert (found.engine.zero_stage, found.precision, found.optimizer.clip) == (2, "fp16", 0.5)
     meaning = deepspeed_json.read(str(tmp_path / "deepspeed.json"), [])
     assert meaning.sections["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
-
-
-def test_auto_leaves_it_to_our_settings(load: Any) -> None:
-    document = {
-        "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "weight_decay": "auto"}},
-        "train_batch_size": "auto",
-        "train_micro_batch_size_per_gpu": "auto",
-        "gradient_accumulation_steps": "auto",
-        "gradient_clipping": "auto",
-        "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
-        "steps_per_print": 100,
-    }
-    found = load(document, "optimizer.learning_rate=0.001")
-    assert (found.engine.zero_stage, found.optimizer.learning_rate, found.optimizer.clip) == (2, 0.001, 1.0)
 
 
 def test_auto_leaves_every_key_to_our_settings(load: Any) -> None:
@@ -105,28 +89,27 @@ def test_auto_leaves_every_key_to_our_settings(load: Any) -> None:
     assert load(document, "optimizer.schedule=wsd").optimizer.schedule == "wsd"
 
 
-UNUSED: dict[str, dict[str, Any]] = {
-    "fp16.loss_scale": {"fp16": {"enabled": True, "loss_scale": 0}},
-    "fp16.initial_scale_power": {"fp16": {"enabled": True, "initial_scale_power": 12}},
-    "fp16.enabled": {"fp16": {"enabled": False}},
-    "bf16.immediate_grad_update": {"bf16": {"enabled": True, "immediate_grad_update": True}},
-    "optimizer.params.torch_adam": {"optimizer": {"type": "AdamW", "params": {"torch_adam": True}}},
-    "optimizer.params.fused": {"optimizer": {"type": "AdamW", "params": {"fused": True}}},
-    "optimizer.legacy_fusion": {"optimizer": {"type": "AdamW", "legacy_fusion": True}},
-    "scheduler.name": {"scheduler": {"type": "WarmupDecayLR", "name": "mine", "params": {"total_num_steps": 9}}},
-    "scheduler.params.total_num_steps": {"scheduler": {"type": "auto", "params": {"total_num_steps": 9}}},
-    "zero_optimization.stage3_max_live_parameters": {"zero_optimization": {"stage3_max_live_parameters": 1e9}},
-    "zero_optimization.offload_param": {"zero_optimization": {"offload_param": {"device": "cpu"}}},
-    "steps_per_print": {"steps_per_print": 10},
-    "amp": {"amp": {"enabled": False}},
-}
-
-
-@pytest.mark.parametrize("key", UNUSED)
-def test_every_key_without_an_effect_is_named(load: Any, tmp_path: Path, key: str) -> None:
-    load(UNUSED[key])
-    warnings = deepspeed_json.read(str(tmp_path / "deepspeed.json"), []).warnings
-    assert [warning.partition(" is not used: ")[0] for warning in warnings] == [key]
+def test_every_key_without_an_effect_is_named(load: Any, tmp_path: Path) -> None:
+    unused: dict[str, Any] = {
+        "fp16": {"enabled": False, "loss_scale": 0},
+        "optimizer": {"type": "AdamW", "params": {"torch_adam": True}},
+        "scheduler": {"type": "auto", "params": {"total_num_steps": 9}},
+        "zero_optimization": {"stage3_max_live_parameters": 1e9, "offload_param": {"device": "cpu"}},
+        "steps_per_print": 10,
+        "amp": {"enabled": False},
+    }
+    load(unused)
+    named = deepspeed_json.read(str(tmp_path / "deepspeed.json"), []).unused
+    assert set(named) == {
+        "fp16.enabled",
+        "fp16.loss_scale",
+        "optimizer.params.torch_adam",
+        "scheduler.params.total_num_steps",
+        "zero_optimization.stage3_max_live_parameters",
+        "zero_optimization.offload_param.device",
+        "steps_per_print",
+        "amp.enabled",
+    }
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -136,12 +119,11 @@ def test_the_first_worker_alone_warns_of_each_key_without_an_effect(
     from trainer.parallel.deepspeed import deepspeed_settings
 
     path = tmp_path / "deepspeed.json"
-    path.write_text(json.dumps({"steps_per_print": 10, "amp": {"enabled": False}}))
+    path.write_text(json.dumps({"steps_per_print": 10}))
     settings = toy.configuration(engine__name="deepspeed", engine__deepspeed_config=path)
     deepspeed_settings(toy.work(), settings, World(rank, 2, rank, round=1, device=torch.device("cpu")))
-    lines = capsys.readouterr().out.splitlines()
-    said = [re.match(r"event=deepspeed_config_warning text='(\S+) is not used: ", line) for line in lines]
-    assert [found and found[1] for found in said] == ([] if rank else ["steps_per_print", "amp"])
+    said = "" if rank else "event=deepspeed_config_warning text='steps_per_print is not used'\n"
+    assert capsys.readouterr().out == said
 
 
 @pytest.mark.parametrize(
@@ -149,29 +131,15 @@ def test_the_first_worker_alone_warns_of_each_key_without_an_effect(
     [
         (Z1, ["optimizer.learning_rate=0.001"], "optimizer.learning_rate: 0.001 was given, but"),
         ({"train_micro_batch_size_per_gpu": 4}, ["micro_batch=8"], "micro_batch: 8 was given, but"),
-        ({"zero_optimization": {"stage": 3}}, [], "zero_optimization.stage is 3; 1 and 2 are supported"),
-        ({"zero_optimization": {"stage": 3}}, [], "take engine.name=fsdp"),
-        ({"optimizer": {"type": "Adam", "params": {"bias_correction": False}}}, [], "bias_correction is false; Adam"),
-        ({"fp16": {"enabled": "yes"}}, [], 'fp16.enabled is "yes"; give true, false or auto'),
+        ({"zero_optimization": {"stage": 3}}, [], "zero_optimization.stage is 3; supported: 1, 2; engine.name=fsdp"),
+        ({"optimizer": {"type": "Adam", "params": {"bias_correction": False}}}, [], "is false; supported: true"),
+        ({"fp16": {"enabled": "yes"}}, [], "fp16.enabled is 'yes'; supported: true, false"),
         ('{"fp16": {"enabled": true}, "fp16": {"enabled": false}}', [], "has fp16 twice in one object"),
-        ('{"a": ' * 99_999, [], "not JSON"),
-        ('{"steps_per_print": ' + "1" * 5000 + "}", [], "not JSON: Exceeds the limit"),
-        ({"optimizer": {"type": "OneBitAdam"}}, [], "optimizer.type is 'OneBitAdam'; AdamW is supported"),
-        ({"scheduler": {"type": "OneCycle"}}, [], "scheduler.type is 'OneCycle'; WarmupDecayLR is supported"),
-        ({"curriculum_learning": {"enabled": True}}, [], "curriculum_learning is not supported here; remove it"),
-        ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, [], "fp16 and bf16 are both enabled"),
-        ({"fp16": True}, [], "fp16 is true; give an object"),
-        ({"zero_optimization": 1}, [], "zero_optimization is 1; give an object"),
-        ({"optimizer": "Adam"}, [], 'optimizer is "Adam"; give an object'),
-        ({"optimizer": {"type": "Adam", "params": [1e-3]}}, [], "optimizer.params is [0.001]; give an object"),
-        ({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}}, [], "betas is [0.9]; give two numbers"),
-        ({"optimizer": {"type": "Adam", "params": {"betas": 0.9}}}, [], "betas is 0.9; give two numbers"),
-        ({"scheduler": {"type": "WarmupDecayLR", "params": 5}}, [], "scheduler.params is 5; give an object"),
-        (
-            {"zero_optimization": {"cpu_offload": True, "offload_optimizer": "cpu"}},
-            [],
-            'zero_optimization.offload_optimizer is "cpu"; give an object',
-        ),
+        ({"scheduler": {"type": "OneCycle"}}, [], "scheduler.type is 'OneCycle'; supported: WarmupDecayLR"),
+        ({"curriculum_learning": {"on": True}}, [], "curriculum_learning.on: true is not supported here; remove it"),
+        ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, [], "says precision twice: fp16 and bf16"),
+        ({"fp16": True}, [], "fp16: true is not supported here"),
+        ({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}}, [], "betas: [0.9] is not supported here"),
         ("{", [], "not JSON"),
         ([1], [], "holds a list; a DeepSpeed file is an object"),
     ],
@@ -181,16 +149,6 @@ def test_what_cannot_be_followed_is_told(load: Any, document: Any, arguments: li
         load(document, *arguments)
     assert said in str(error.value)
     assert len(str(error.value).splitlines()) == 1
-
-
-def test_a_value_of_the_wrong_form_is_told_by_the_setting_that_it_is_for(load: Any) -> None:
-    with pytest.raises(UserError, match=r"^communication\.compression: \[fp16\] is not known; allowed: [^\n]*$"):
-        load({"communication_data_type": ["fp16"]})
-
-
-def test_a_file_without_its_engine_is_refused(load: Any) -> None:
-    with pytest.raises(UserError, match=r"given, but engine\.name is ddp; add engine\.name=deepspeed"):
-        load(Z1, "engine.name=ddp")
 
 
 @pytest.mark.parametrize(
@@ -263,32 +221,11 @@ def test_pods_of_a_stack_get_what_its_file_says(of_stack: Any, tmp_path: Path) -
     assert meaning.sections["zero_optimization"]["reduce_bucket_size"] == 2e8
 
 
-def test_a_file_on_the_volume_says_what_the_stack_leaves_open(tmp_path: Path) -> None:
-    """Nobody knows it before the pods do: a default of the stack does not contradict it, and what is given does."""
-    (tmp_path / "z1.json").write_text(json.dumps(Z1))
-    file = tmp_path / "training.yaml"
-
-    def load(**optimizer: Any) -> config.Config:
-        values = stack_file_values("gcp-a100")
-        values["training"] |= {
-            "engine": {"name": "deepspeed", "deepspeedConfig": "/data/z1.json"},
-            "optimizer": optimizer,
-        }
-        training = placed(parse(values, "gcp-a100").training, "/data/text", "/data/run", None)
-        text = config.resolved(training, unread=True)
-        file.write_text(text.replace("/data/z1.json", str(tmp_path / "z1.json")))
-        return config.load(["--config", str(file)])
-
-    assert load().optimizer.schedule_steps == 400_000
-    with pytest.raises(UserError, match=r"optimizer\.warmup_steps: 200 was given, but .* says 4000"):
-        load(warmupSteps=200)
-
-
 @pytest.mark.parametrize(
     ("document", "optimizer", "said"),
     [
         (Z1, {"warmupSteps": 200}, "training.optimizer.warmupSteps: 200 was given, but .*json says 4000; make them"),
-        ({"fp16": True}, {}, r"training\.engine\.deepspeedConfig: .*z1-conf\.json: fp16 is true; give an object"),
+        ({"fp16": True}, {}, r"training\.engine\.deepspeedConfig: .*z1-conf\.json: fp16: true is not supported here"),
         ("{", {}, r"training\.engine\.deepspeedConfig: .*z1-conf\.json: not JSON"),
         ({"zero_optimization": {"stage": 3}}, {}, r"z1-conf\.json: zero_optimization\.stage is 3"),
     ],

@@ -1,5 +1,5 @@
 """DeepSpeed in its own bf16 mode: DDP's curve, no more bytes than DDP, exact resume from whole fp32 tensors; and the
-seconds that each engine waits for its peers."""
+seconds that DDP waits for its peers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ENGINES: list[dict[str, Any]] = [
 ]
 
 
-def by_engine(world: Any, folder: Path) -> list[tuple[dict[str, Any], float]]:
-    """What both tests of all engines compare, by two workers that import DeepSpeed once."""
-    return [(straight_and_resumed(world, changes, folder), seconds_waited(world, changes)) for changes in ENGINES]
+def by_engine(world: Any, folder: Path) -> list[Any]:
+    """What the tests of all engines compare, by two workers that import DeepSpeed once; last what DDP waited."""
+    return [*(straight_and_resumed(world, changes, folder) for changes in ENGINES), seconds_waited(world)]
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +56,8 @@ def straight_and_resumed(world: Any, changes: dict[str, Any], folder: Path) -> d
 def test_deepspeeds_bf16_mode_makes_ddps_steps_in_no_more_bytes_and_resumes_exactly(
     stage: int, engines: list[tuple[Any, Any]]
 ) -> None:
-    (ours, _), (others, _) = engines[stage]
-    (ddp, _), _ = engines[0]
+    ours, others = engines[stage]
+    ddp, _ = engines[0]
     for name, value in ours["state"].weights.items():
         assert value.dtype == torch.float32
         assert not torch.equal(value, value.bfloat16().float()), f"{name} was rounded"
@@ -73,12 +73,12 @@ def test_deepspeeds_bf16_mode_makes_ddps_steps_in_no_more_bytes_and_resumes_exac
     assert ours["bytes"] <= ddp["bytes"] * (1 if stage == 1 else 1.5)
 
 
-def seconds_waited(world: Any, changes: dict[str, Any]) -> float:
+def seconds_waited(world: Any) -> float:
     """Seconds of exchange in a step that the second worker begins 0.5 s late, after two that both begin together."""
     from trainer.train.feed import Feed
     from trainer.train.loop import build_engine
 
-    built = build_engine(toy.work(), toy.configuration(**changes), world, torch.float32)
+    built = build_engine(toy.work(), toy.configuration(), world, torch.float32)
     feed = Feed(toy.Batches(), world, 0, built.equal_turns)
     for number in (1, 2, 3):  # in the second, DDP lets its buckets be rebuilt
         world.barrier()
@@ -92,14 +92,10 @@ def seconds_waited(world: Any, changes: dict[str, Any]) -> float:
     return built.take_communication()[0]
 
 
-@pytest.mark.parametrize("number", range(3), ids=["ddp", "zero-1", "zero-2"])
-def test_every_engine_tells_how_long_computing_waited_for_the_others(
-    number: int, engines: list[tuple[Any, Any]]
-) -> None:
-    (_, waiting), (_, late) = engines[number]
+def test_ddp_tells_how_long_computing_waited_for_the_others(engines: list[tuple[Any, Any]]) -> None:
+    waiting, late = engines[-1]
     assert 0.35 < waiting < 5
-    assert late > 0
-    assert waiting > late + 0.2
+    assert 0 < late < waiting - 0.2
 
 
 def windows_of(world: Any) -> dict[str, torch.Tensor]:
