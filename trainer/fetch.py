@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import shutil
 import sys
 from collections.abc import Collection
@@ -76,6 +77,7 @@ def fetch(model: str, output: Path) -> None:
     if found.get("asked") == model and _all_there(output, found["files"]):
         event("fetched", state="found", model=model, directory=output, revision=found.get("revision"))
         return
+    os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # hf_xet 1.8 buffers gigabytes, and the dataset Job has 2 GiB
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HTTPError
     from huggingface_hub.utils import disable_progress_bars
