@@ -9,7 +9,6 @@ which no text can hold.
 import json
 import re
 from collections.abc import Callable, Iterable
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -80,10 +79,7 @@ class Encoder:
         result, answers = [b""] * len(texts), []
         for (number, text, spans), encoding in zip(parts, encoded, strict=True):
             if not self._found(encoding, text):
-                if LITERAL in texts[number]:
-                    raise Undecodable(number, "does not tell its special tokens from text")
-                text, spans = _without(text, spans)
-                encoding = self._tokenizer.encode(text, add_special_tokens=False)
+                raise Undecodable(number, "finds some of its special tokens only behind a space")
             ids, chosen = _flagged(encoding, spans)
             result[number] += ids.tobytes()
             answers += [(number, text[slice(*span)], part) for span, part in zip(spans, chosen, strict=True)]
@@ -94,7 +90,7 @@ class Encoder:
         return result
 
     def ids(self, text: str) -> list[int]:
-        """The ids of a rendered text without answers."""
+        """The ids of a rendered text without answers; where special tokens are not found, those of transformers."""
         text = self._split(text)[0]
         encoding = self._renamed.encode(text, add_special_tokens=False)
         if not self._found(encoding, text):
@@ -102,7 +98,7 @@ class Encoder:
         return encoding.ids
 
     def _found(self, encoding: Encoding, text: str) -> bool:
-        """Whether each special token was found: some tokenizers find them only behind a space (the first Llama 2)."""
+        """Whether each special token was found: the first Llama 2's tokenizer finds some only behind a space."""
         return sum(id in self._ids for id in encoding.ids) == text.count(SPECIAL)
 
     def _split(self, text: str) -> tuple[str, list[Span]]:
@@ -159,12 +155,6 @@ def _holds(text: str, parts: Iterable[str]) -> bool:
             return False
         place += len(part)
     return True
-
-
-def _without(text: str, spans: list[Span]) -> tuple[str, list[Span]]:
-    """A text and its spans without the marks of special tokens."""
-    before = [0, *accumulate(letter == SPECIAL for letter in text)]
-    return text.replace(SPECIAL, ""), [(start - before[start], end - before[end]) for start, end in spans]
 
 
 def squeezed(text: str) -> str:

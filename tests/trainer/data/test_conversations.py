@@ -12,7 +12,6 @@ import pytest
 from tests.trainer.data.chats import shown, tokens
 from tests.trainer.data.templates import CHATML, MISTRAL, THINKING
 from trainer import prepare
-from trainer.data import documents
 from trainer.data.batches import open_dataset
 from trainer.data.conversations import Chat
 from trainer.errors import UserError
@@ -97,41 +96,6 @@ def written(path: Path, records: list[Any]) -> Path:
 
 def run(*arguments: str | Path) -> int:
     return prepare.main(["--conversations", "--validation-fraction", "0.2", *map(str, arguments)])
-
-
-@pytest.mark.parametrize(
-    ("record", "said"),
-    [
-        ([1], "it is not a JSON object"),
-        ({"text": "x"}, "it has text; a record has messages, conversations, prompt and completion, or instruction"),
-        ({"prompt": "x", "completion": 3}, "completion holds a number, not text"),
-        ({"messages": []}, "messages holds nothing, not a list of messages"),
-        ({"messages": [{"role": "user"}]}, "message 1 of messages has no content"),
-        (
-            {"messages": [TALK[1], {"role": "assistant", "content": [1]}]},
-            "message 2 of messages has a number among the parts of its content",
-        ),
-        ({"conversations": [{"from": "human"}]}, "message 1 of conversations has no value"),
-        (
-            {"messages": [TALK[1], {"role": "bot", "content": "x"}]},
-            "no message has role assistant (roles: user, bot)",
-        ),
-        (
-            {"messages": [TALK[1], TALK[1], TALK[2]]},
-            "the chat template does not take this conversation (roles must alternate)",
-        ),
-    ],
-)
-def test_a_record_of_a_wrong_form_is_named_by_file_and_line(
-    chat: Callable[[str], Chat], tmp_path: Path, record: Any, said: str
-) -> None:
-    path = written(tmp_path / "talk.jsonl", [{"messages": TALK}] * 2 + [record])
-    (source,) = prepare.find([str(path)])
-    units = documents.units(documents.plan([source], "conversations")[0], "conversations", chat(MISTRAL))
-    with pytest.raises(UserError) as error:
-        list(units)
-    assert str(error.value).startswith(f"--input {path}, line 3: {said}")
-    assert "\n" not in str(error.value)
 
 
 def records(count: int) -> list[dict[str, Any]]:

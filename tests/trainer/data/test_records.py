@@ -138,7 +138,7 @@ CALLS = {"messages": WHOLE}
 DROPPED = [
     ("ZEPHYR", CALLS, "call 1 of message 2"),
     ("CHATML", TALK | {"tools": [WEATHER]}, "tool 1"),
-    ("GEMMA", TALK, "no system role"),
+    ("MISTRAL", {"messages": [ASKED, ASKED, TOLD]}, "does not take this conversation (roles must alternate)"),
     ("TOOLS", {"messages": [ASKED, {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm"}]}, "reasoning"),
     ("JSON_RESULTS", {"messages": [ASKED, calling(call(), content="I look."), RESULT, TOLD]}, "message 2"),
     ("FORGETFUL", {"messages": [ASKED, {"role": "assistant", "content": "<think>hm</think>Yes."}]}, "message 2"),
@@ -199,7 +199,15 @@ def test_of_prompt_and_completion_only_the_completion_is_learned(chat: Build, tm
     assert answers(tmp_path, chat(CHATML), record) == ["Rome.<|im_end|>"]
 
 
-REFUSED = [
+REFUSED: list[tuple[Any, str]] = [
+    ([1], "it is not a JSON object"),
+    ({"text": "x"}, "it has text; a record has messages, conversations, prompt and completion, or instruction"),
+    ({"prompt": "x", "completion": 3}, "completion holds a number, not text"),
+    ({"messages": []}, "messages holds nothing, not a list of messages"),
+    ({"messages": [{"role": "user"}]}, "message 1 of messages has no content"),
+    ({"messages": [ASKED, TOLD | {"content": [1]}]}, "message 2 of messages has a number among the parts of its"),
+    ({"conversations": [{"from": "human"}]}, "message 1 of conversations has no value"),
+    ({"messages": [ASKED, {"role": "bot", "content": "x"}]}, "no message has role assistant (roles: user, bot)"),
     ({"messages": [LYON[0], LYON[1] | {"weight": 0.5}]}, "message 2 of messages has 0.5 as weight; give 0 or 1"),
     ({"messages": [LYON[0], LYON[1] | {"weight": 1, "train": False}]}, "weight and train contradict"),
     ({"messages": [LYON[0] | {"train": True}, LYON[1]]}, "message 1 of messages is to be learned by its train"),
