@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import review.recording
 from bench.preview import under_mocks
 from infra.clouds import CLOUDS, keys
 from infra.parse import cluster_kind
 from infra.stackfiles import ROOT, stack_file_values, stacks
-from review.recording import record
-from tests.infra.recorded import CLOUD_STACKS, recorded
 
 
 def test_the_program_needs_what_makes_a_cluster_and_what_runs_on_it_alone() -> None:
@@ -33,25 +30,6 @@ def test_a_stack_imports_the_sdks_that_it_uses(kind: str) -> None:
     own = CLOUDS[kind].sdk.replace("-", "_")
     expected = {"pulumi_kubernetes", *([own, "pulumi_docker_build"] if own else [])}
     assert set(under_mocks(ONE_OF_EACH[kind])["sdks"]) == expected
-
-
-@pytest.mark.parametrize("stack", CLOUD_STACKS)
-def test_the_first_preview_shows_all_that_up_makes(stack: str) -> None:
-    """No declaration waits for a value of the cloud."""
-    first, later = record(stack, known=False), recorded(stack)
-    assert {item.urn for item in first.resources} == {item.urn for item in later.resources}
-
-
-def test_a_resource_inside_an_apply_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def program() -> None:
-        import pulumi_gcp as gcp
-
-        network = gcp.compute.Network("network")
-        network.self_link.apply(lambda link: gcp.compute.Router("hidden", network=link, region="r"))
-
-    monkeypatch.setattr(review.recording, "_program", program)
-    assert [item.name for item in record("gcp-c3").resources] == ["network", "hidden"]
-    assert [item.name for item in record("gcp-c3", known=False).resources] == ["network"]
 
 
 def sources() -> list[Path]:
