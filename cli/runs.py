@@ -21,7 +21,7 @@ from cli.cluster import TrainingJob
 from cli.pods import Pod, volume_pod
 from cli.progress import age
 from cli.target import Kubeconfig, RunningStack, targets_of
-from cli.volume import show, size, users
+from cli.volume import show, users
 from trainer.config.base import flat
 from trainer.config.values import Plain, read_yaml
 from trainer.contract import UNREADABLE, checkpoint_step, patience
@@ -121,23 +121,19 @@ def trained(pod: Pod, folder: str) -> Run:
 
 def run_of(told: dict[str, Any], used: Mapping[str, str]) -> Run:
     """A run, of what the pod tells."""
-    status, done = (told.get(key) if isinstance(told.get(key), dict) else {} for key in ("status", "done"))
-    assert isinstance(status, dict)
-    known = figures({**status, **(done or {})})
-    now, updated = (figures({"updated": each}).get("updated") for each in (told.get("now"), known.pop("updated", None)))
-    age = None if now is None or updated is None else max(0.0, now - updated)
-    name = plain(told.get("run", ""))
+    status, done, name = told["status"], told.get("done", {}), plain(told["run"])
+    age = max(0.0, told["now"] - status["updated"]) if "updated" in status else None
     return Run(
         name,
         "done" if done else _state(plain(status.get("state", "begun")), age, used.get(run_folder(name), "")),
-        known,
-        size(told),
+        figures({**status, **done}),
+        told["bytes"],
         age,
-        tuple(step for name in told.get("checkpoints") or () if (step := checkpoint_step(str(name))) is not None),
+        tuple(step for name in told.get("checkpoints", ()) if (step := checkpoint_step(name)) is not None),
         settings(told.get("config")),
-        str(told.get("tokenizer") or ""),
-        size({"bytes": told.get("weights")}),
-        str(status.get("data") or ""),
+        told.get("tokenizer") or "",
+        told.get("weights", 0),
+        status.get("data", ""),
     )
 
 

@@ -138,7 +138,7 @@ def status_file(target: Target) -> Record | None:
     folder = run_here(target)
     try:
         return read_record(json.loads((folder / STATUS).read_text("utf-8"))) if folder else None
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None
 
 
@@ -214,7 +214,7 @@ def _of_done(pod: dict[str, Any]) -> Record | None:
     """What a pod that found the run done says of it: it has written no record."""
     for end in ends(pod):
         if end["exitCode"] == EXIT_DONE and (words := launcher_words(end)) and (when := moment(end.get("finishedAt"))):
-            return read_record({**words, "updated": when.timestamp()})
+            return read_record({**words, "checkpoint": None, "updated": when.timestamp()})
     return None
 
 

@@ -21,7 +21,6 @@ from cli.pods import volume_pod
 from cli.progress import age
 from cli.target import Kubeconfig, RunningStack, targets_of
 from trainer.plain import plain
-from trainer.record import figures
 from workloads.layout import CONFIGURED, DATA
 
 Place = Annotated[str, typer.Argument(metavar="PATH", help=f"Under {DATA}. Default: {DATA} itself.")]
@@ -85,10 +84,7 @@ def entries(path: str, stack: str, kubeconfig: str | None) -> tuple[list[dict[st
 
 
 def _entry(told: dict[str, Any]) -> dict[str, Any]:
-    """An entry that the pod tells of, with values of their types."""
-    known = figures({"step": told.get("files"), "updated": told.get("age")})
-    words = {key: plain(told.get(key, "")) for key in ("name", "kind")}
-    return {**words, "bytes": size(told), "files": known.get("step", 0), "age": known.get("updated", 0.0)}
+    return {**told, "name": plain(told["name"]), "kind": plain(told["kind"])}
 
 
 def below(path: str) -> str:
@@ -144,12 +140,6 @@ def refuse_used(names: Iterable[str], used: dict[str, str]) -> None:
         for place, who in used.items():
             if path.is_relative_to(place) or PurePosixPath(place).is_relative_to(path):
                 raise CommandError(f"{name}: {who} uses {place}; nothing was removed")
-
-
-def size(item: dict[str, Any]) -> int:
-    """Bytes that the pod tells of, which may tell anything."""
-    found = item.get("bytes")
-    return found if type(found) is int and 0 <= found < 1 << 70 else 0
 
 
 def _agreed(question: str) -> bool:

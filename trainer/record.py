@@ -28,13 +28,16 @@ INCIDENTS = "TRAINYARD_INCIDENTS"
 """Environment: a launcher's own incidents, as JSON, for the workers of the next round."""
 INDEX = "JOB_COMPLETION_INDEX"
 """Environment: the worker's number, from Kubernetes."""
-WHOLE = ("step", "steps", "validation_step", "world_size", "round", "rank", "checkpoint", "resumed")
-FRACTIONS = (
-    *("loss", "validation_loss", "initial_validation_loss", "bits_per_byte", "f1", "exact_match"),
-    *("tokens_per_second", "eta_seconds", "updated", "began", "started", "earlier_seconds"),
+FIGURES = (
+    *("step", "steps", "loss", "validation_loss", "validation_step", "initial_validation_loss", "bits_per_byte"),
+    *("f1", "exact_match", "world_size", "tokens_per_second", "eta_seconds"),
 )
-"""Figures that commands show, by their type. Fractions beyond LARGEST, infinities and NaN are none."""
-LARGEST = 1e15
+"""What commands show."""
+OWN = (
+    *("state", "message", "round", "began", "started", "earlier_seconds", "members", "checkpoint", "resumed"),
+    *("data", "updated"),
+)
+"""Fields of a record under the same names in status.json."""
 
 
 class Incident(NamedTuple):
@@ -48,7 +51,7 @@ class Incident(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """What a record says; values of an unexpected type are left out: pods and the volume may say anything."""
+    """What a record says."""
 
     state: str = ""
     message: str = ""
@@ -88,39 +91,12 @@ def read(found: Any) -> Record | None:
     """The record in the content of status.json or of a log line; None: it holds none."""
     if not isinstance(found, dict) or not found:
         return None
-    known, times, events = figures(found), found.get("times"), found.get("incidents")
-    updated = known.pop("updated", 0.0)
-    if not isinstance(times, dict):
-        times = dict.fromkeys(known, updated)
+    known, updated = figures(found), found.get("updated", 0.0)
     return Record(
-        state=str(found.get("state") or "")[:100],
-        message=str(found.get("message") or "")[:MESSAGE_CHARACTERS],
-        round=known.pop("round", 0),
-        began=known.pop("began", None),
-        started=known.pop("started", None),
-        earlier_seconds=known.pop("earlier_seconds", 0.0),
-        members=_ranks(found.get("members")),
-        checkpoint=known.pop("checkpoint", None),
-        resumed=known.pop("resumed", None),
+        **{name: found[name] for name in OWN if found.get(name) is not None},
         figures=known,
-        times={str(key): when for key, value in times.items() if (when := number(value)) is not None},
-        incidents=tuple(filter(None, map(_incident, events[-KEPT:] if isinstance(events, list) else []))),
-        data=str(found.get("data") or "")[:100],
-        updated=updated,
-    )
-
-
-def _ranks(members: Any) -> dict[str, int]:
-    found = members.items() if isinstance(members, dict) else ()
-    return {str(worker): rank for worker, rank in found if type(rank) is int and rank >= 0}
-
-
-def _incident(told: Any) -> Incident | None:
-    when = number(told.get("time")) if isinstance(told, dict) else None
-    return (
-        None
-        if when is None
-        else Incident(when, str(told.get("worker") or ""), str(told.get("cause") or "?")[:CAUSE_CHARACTERS])
+        times=found.get("times", dict.fromkeys(known, updated)),
+        incidents=tuple(Incident(**told) for told in found.get("incidents", ())),
     )
 
 
@@ -130,7 +106,7 @@ def of_line(line: str) -> Record | None:
         return None
     try:
         return read(json.loads(line.removeprefix(PREFIX)))
-    except (ValueError, RecursionError):
+    except ValueError:  # cut off
         return None
 
 
@@ -144,18 +120,10 @@ def newest(records: Iterable[Record | None]) -> Record:
 
 
 def figures(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The known figures of a record that anybody may have written: those that are numbers of their type."""
-    found = {name: number(fields.get(name)) for name in (*WHOLE, *FRACTIONS)}
-    whole = {name: int(value) for name, value in found.items() if name in WHOLE and value is not None and value >= 0}
-    return whole | {name: value for name, value in found.items() if name in FRACTIONS and value is not None}
-
-
-def number(value: Any) -> float | None:
-    try:
-        found = float(value) if isinstance(value, int | float | str) else math.nan
-    except (ValueError, OverflowError):
-        return None
-    return found if abs(found) < LARGEST else None
+    """The figures of a record: those that have been measured, and are finite."""
+    return {
+        name: value for name in FIGURES if isinstance(value := fields.get(name), int | float) and math.isfinite(value)
+    }
 
 
 # Written by launchers and workers.
@@ -213,16 +181,8 @@ def ended(codes: Collection[int], reason: str, step: int | None = None) -> str:
     """Why the processes of a worker ended, by their exit codes and the reason that one of them gave."""
     after = f" after step {step}" if step is not None else ""
     if any(code < 0 for code in codes):
-        return f"a process was lost ({signal_name(-min(codes))}){after}"
+        return f"a process was lost ({signal.Signals(-min(codes)).name}){after}"
     if codes and set(codes) <= {EXIT_TERMINATED}:
         return f"asked to leave{after}, and has saved"
     why = reason or "no reason is known"
     return f"begins again{after}: {why}" if codes and set(codes) <= {EXIT_RESTART} else f"ended{after}: {why}"
-
-
-def signal_name(number: int) -> str:
-    """SIGKILL for 9."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -21,7 +21,7 @@ OTHERS = {"metrics.jsonl", "DONE", "tensorboard/events"}
 def receive(wire: Wire, run: Path, target: Path, everything: bool = False) -> tuple[str, ...]:
     """Fetch a run; what was left out."""
     seen = Seen()
-    found = runs.run_of({"run": run.name, "checkpoints": volume.checkpoints(run)}, {})
+    found = runs.run_of(next(volume.runs(str(run.parents[1]), run.name)), {})
     _, left_out = fetch.bring_run(wire.pod, str(run), found, target, seen, everything)
     assert seen.done == seen.size
     return left_out

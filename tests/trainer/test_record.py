@@ -118,27 +118,7 @@ def test_a_record_keeps_its_newest_incidents() -> None:
     assert kept[-1] == f"round {record.KEPT + 4} ended: cause {record.KEPT + 4}"
 
 
-ODD = [
-    None,
-    [],
-    "x",
-    {},
-    {"state": [], "round": "many", "members": 5, "times": [], "incidents": {"a": 1}, "updated": "now"},
-    {"step": 1e400, "loss": float("nan"), "members": {"0": "x", "1": -1, "2": True}, "incidents": [5, {"time": "x"}]},
-    {"step": "7", "incidents": [{"time": 5}], "times": {"step": []}, "checkpoint": -3, "message": {"a": 1}},
-]
-
-
-@pytest.mark.parametrize("odd", ODD, ids=lambda odd: str(odd)[:30])
-def test_what_somebody_else_wrote_is_no_traceback(odd: Any) -> None:
-    found = record.read(odd)
-    assert (found is None) == (not odd or not isinstance(odd, dict))
-    assert record.of_line(f"record {json.dumps(odd)}") == found or "nan" in str(odd)
-    assert found is None or not found.members
-    record.begin(odd if isinstance(odd, dict) else {}, [record.introduce(0)])
-
-
-@pytest.mark.parametrize("line", ["", "record", "record {", "records {}", "record " + "[" * 100_000, "step=1 loss=2"])
+@pytest.mark.parametrize("line", ["", "record", "record {", "record {}", "step=1 loss=2"])
 def test_other_lines_are_no_records(line: str) -> None:
     assert record.of_line(line) is None
 
@@ -146,9 +126,7 @@ def test_other_lines_are_no_records(line: str) -> None:
 @pytest.mark.parametrize(
     ("codes", "reason", "said"),
     [
-        ([-9], "signal 9", "a process was lost (SIGKILL) after step 7"),
         ([-9, 75], "", "a process was lost (SIGKILL) after step 7"),
-        ([-999], "", "a process was lost (signal 999) after step 7"),
         ([75], "a peer is lost", "begins again after step 7: a peer is lost"),
         ([143], "", "asked to leave after step 7, and has saved"),
         ([1], "no memory", "ended after step 7: no memory"),

@@ -18,12 +18,12 @@ from trainer.checkpoint.format import (
     ModelWriter,
     Snapshot,
     checkpoint_folder,
-    is_complete,
     list_checkpoints,
     step_of,
     write_checkpoint,
 )
 from trainer.config.settings import Checkpoint as Settings
+from trainer.contract import MANIFEST
 from trainer.errors import cause, one_line
 
 if TYPE_CHECKING:
@@ -67,8 +67,6 @@ class Saver:
         """When the last checkpoint was copied, or the last write failed."""
         self.saved: tuple[int, float] | None = None
         """Step of the newest checkpoint that was written, and when, in seconds since 1970."""
-        self.blocked_seconds = 0.0
-        """How long `save` and `wait` have held training up so far."""
 
     @property
     def busy(self) -> bool:
@@ -88,21 +86,17 @@ class Saver:
 
         The snapshot's tensors may change once this returns. Storage failures are not raised here: see `wait`.
         """
-        begin = self._clock()
         self._join()
         copy = snapshot if snapshot.owned else self._copied(snapshot)
         self._since = self._clock()
         # Not a daemon: a process that ends on an error still finishes its checkpoint.
         self._thread = threading.Thread(target=self._write, args=(step, copy), name="checkpoint")
         self._thread.start()
-        self.blocked_seconds += self._clock() - begin
         return checkpoint_folder(self._run, step)
 
     def wait(self) -> None:
         """Return when the newest checkpoint is written. Raises OSError when it could not be."""
-        begin = self._clock()
         self._join()
-        self.blocked_seconds += self._clock() - begin
         if self._error is not None:
             raise self._error
 
@@ -173,10 +167,10 @@ def prune(run: Path, written: Path, keep: int, keep_every: int) -> None:
     """Delete all but the newest `keep` checkpoints, those at multiples of `keep_every`, and `written`, which is good.
 
     A checkpoint later than `written` failed verification when the run resumed from an earlier one: it is not counted,
-    and stays until it is written again. An incomplete checkpoint never takes the place of a good one.
+    and stays until it is written again. One without a manifest never takes the place of a good one.
     """
     older = [path for path in list_checkpoints(run) if path.name < written.name]
-    good = [path for path in older if is_complete(path)]
+    good = [path for path in older if (path / MANIFEST).exists()]
     kept = set(good[-(keep - 1) :] if keep > 1 else [])
     for path in older:
         forever = keep_every > 0 and step_of(path) % keep_every == 0

@@ -93,7 +93,7 @@ def test_a_kill_at_any_write_leaves_a_checkpoint_to_resume_from(run: Path) -> No
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000030"], "nothing half-written may stay"
 
 
-@pytest.mark.parametrize("largest", [1, 100, 5_000, 100_000, 200_000])
+@pytest.mark.parametrize("largest", [1, 200_000])
 def test_a_kill_in_the_middle_of_a_file_leaves_a_checkpoint_to_resume_from(run: Path, largest: int) -> None:
     """The weights have 170 kB here, the optimizer's state twice as much."""
     save(run, 10)
@@ -123,18 +123,25 @@ def test_a_power_cut_finds_no_folder_of_that_name_without_all_that_is_in_it(
     assert not disk.lost([run / "checkpoints"]), "the name itself"
 
 
-@pytest.mark.parametrize("harm", ["flip", "cut", "delete", "manifest"])
-@pytest.mark.parametrize("file", ["model/model.safetensors", "optimizer.safetensors"])
+@pytest.mark.parametrize(
+    ("file", "harm"),
+    [
+        ("model/model.safetensors", "flip"),
+        ("optimizer.safetensors", "cut"),
+        ("optimizer.safetensors", "delete"),
+        ("manifest.json", "cut"),
+    ],
+)
 def test_a_damaged_newest_is_skipped_with_a_warning(
-    run: Path, harm: str, file: str, capsys: pytest.CaptureFixture[str]
+    run: Path, file: str, harm: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(run, 10)
-    path = save(run, 20) / ("manifest.json" if harm == "manifest" else file)
+    path = save(run, 20) / file
     content = path.read_bytes()
     if harm == "delete":
         path.unlink()
     else:
-        path.write_bytes(content[:-9] if harm in ("cut", "manifest") else content[:-9] + b"damage!!!")
+        path.write_bytes(content[:-9] if harm == "cut" else content[:-9] + b"damage!!!")
     assert newest(run).step == 10
     error = capsys.readouterr().err
     assert "event=checkpoint_damaged" in error

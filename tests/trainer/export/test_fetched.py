@@ -22,7 +22,7 @@ __all__ = ["run"]  # a fixture
 @pytest.fixture
 def fetched(run: Path, tmp_path: Path) -> Path:
     pod, folder = Wire(tmp_path / "wire").pod, tmp_path / "here" / "opticks"
-    told: Any = {"run": run.name, "checkpoints": volume.checkpoints(run)}
+    told = {"run": run.name, "now": 0.0, "status": {}, "bytes": 0, "checkpoints": volume.checkpoints(run)}
     fetch.bring_run(pod, str(run), run_of(told, {}), folder, Seen(), False)
     assert not (folder / "checkpoints").exists()
     return folder

@@ -36,14 +36,14 @@ def slow_machine(environment: dict[str, str], arguments: list[str], log: str) ->
     from trainer.models.gpt2 import LanguageModel
     from trainer.train import resume
 
-    open_regular, load_optimizer, second = format.open_regular, format.load_optimizer, environment["RANK"] == "1"
+    sha256, load_optimizer, second = format.sha256, format.load_optimizer, environment["RANK"] == "1"
 
-    def reads(path: Path, *inside: Any, **how: Any) -> Any:
+    def reads(path: Path, *inside: Any) -> Any:
         folder = next(parent for parent in path.parents if parent.name.startswith(("step-", ".step-")))
         total = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         if threading.current_thread() is threading.main_thread():
             time.sleep(XL_SECONDS * path.stat().st_size / total)
-        return open_regular(path, *inside, **how)
+        return sha256(path, *inside)
 
     def loads(*given: Any) -> Any:
         time.sleep(1.5 * TIMEOUT * second)
@@ -53,7 +53,7 @@ def slow_machine(environment: dict[str, str], arguments: list[str], log: str) ->
         time.sleep(1.5 * TIMEOUT * second)
 
     # pyrefly: ignore[bad-assignment]
-    format.open_regular, resume.load_optimizer, compiled.prepare = reads, loads, compiles
+    format.sha256, resume.load_optimizer, compiled.prepare = reads, loads, compiles
     LanguageModel.compile = lambda self: None
     run_worker(environment, arguments, log)
 
