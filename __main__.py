@@ -37,11 +37,12 @@ except ConfigError as error:
     raise pulumi.RunError(str(error)) from None
 
 image = ContainerImage(TRAINER, cluster, ref=config.image.ref, build_args={"TORCH": config.torch})
-cluster = serve_storage(cluster, config.cluster.namespace, image)
+cluster = serve_storage(cluster, config, image)
 shared = make_volume(f"trainyard-{config.cluster.namespace}", cluster)
 namespace = Namespace(config, cluster, depends_on=[shared] if shared else [])
 claim = claim_volume(cluster, namespace, bound_to=shared)
-workspace = Workspace(cluster, namespace, image, claim, store_image_pull(config, cluster, namespace))
+pull = store_image_pull("image-pull", config, cluster, namespace.name, namespace.lifetime)
+workspace = Workspace(cluster, namespace, image, claim, pull)
 remember(config, values, cluster, claim)
 tokens = store_tokens(config.secrets, cluster, namespace)
 

@@ -73,7 +73,9 @@ def _pod(settings: Autoscaler) -> k8s.core.v1.PodSpecArgs:
         ports=[core.ContainerPortArgs(name="http", container_port=PORT)],
         liveness_probe=core.ProbeArgs(http_get=health, initial_delay_seconds=60, period_seconds=30),
         readiness_probe=core.ProbeArgs(http_get=health, period_seconds=10),
-        resources=resources(cpu=0.1, memory_gib=0.5),
+        # Reading EC2's machine types at its start killed it at 300 MiB; upstream's example has 600
+        # (kubernetes/autoscaler#3506, read 2026-11-28).
+        resources=resources(cpu=0.1, memory_gib=0.75),
         security_context=container_security(),
     )
     return core.PodSpecArgs(

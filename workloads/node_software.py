@@ -116,6 +116,8 @@ def _exporter_pod(pool: WorkerPool) -> k8s.core.v1.PodSpecArgs:
         "DCGM_EXPORTER_KUBERNETES": "true",
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        # Go before 1.25 takes as many threads as the node has, and each a share of memory (pytorch/ci-infra#1018).
+        "GOMAXPROCS": "2",
     }
     health = core.HTTPGetActionArgs(path="/health", port=EXPORTER_PORT)
     exporter = core.ContainerArgs(
@@ -124,7 +126,11 @@ def _exporter_pod(pool: WorkerPool) -> k8s.core.v1.PodSpecArgs:
         env=environment(variables),
         ports=[core.ContainerPortArgs(name="metrics", container_port=EXPORTER_PORT)],
         readiness_probe=core.ProbeArgs(http_get=health, initial_delay_seconds=30, period_seconds=10),
-        resources=resources(cpu=0.1, memory_gib=0.5),
+        # It uses 400 to 510 MiB, and a limit of 512 ended half of those beside eight accelerators
+        # (NVIDIA/dcgm-exporter#609, pytorch/ci-infra#1011, read 2026-11-28).
+        resources=core.ResourceRequirementsArgs(
+            requests={"cpu": "100m", "memory": "512Mi"}, limits={"memory": "1024Mi"}
+        ),
         # Reading the counters of the accelerators' units takes CAP_SYS_ADMIN.
         security_context=root_security("SYS_ADMIN", read_only=None),
         volume_mounts=[core.VolumeMountArgs(name="pods", mount_path=POD_RESOURCES, read_only=True)],

@@ -54,8 +54,10 @@ def store_tokens(config: SecretsConfig, cluster: Cluster, namespace: Namespace) 
     return Tokens(secret, frozenset(given))
 
 
-def store_image_pull(config: StackConfig, cluster: Cluster, namespace: Namespace) -> k8s.core.v1.Secret | None:
-    """The credentials with which nodes pull the trainer's image; None when none are configured."""
+def store_image_pull(
+    name: str, config: StackConfig, cluster: Cluster, namespace: pulumi.Input[str], lifetime: pulumi.Resource
+) -> list[k8s.core.v1.LocalObjectReferenceArgs] | None:
+    """`image_pull_secrets` of a namespace's pods of the trainer's image; None when no credentials are configured."""
     login = config.secrets.image_pull
     if login is None:
         return None
@@ -64,13 +66,14 @@ def store_image_pull(config: StackConfig, cluster: Cluster, namespace: Namespace
     content = pulumi.Output.from_input(where).apply(
         lambda name: json.dumps({"auths": {credentials_name(name): {"auth": auth}}})
     )
-    return k8s.core.v1.Secret(
-        "image-pull",
-        metadata=metadata("image-pull", namespace.name),
+    secret = k8s.core.v1.Secret(
+        name,
+        metadata=metadata("image-pull", namespace),
         type="kubernetes.io/dockerconfigjson",
         string_data={".dockerconfigjson": pulumi.Output.secret(content)},
-        opts=pulumi.ResourceOptions(provider=cluster.provider, deleted_with=namespace.lifetime),
+        opts=pulumi.ResourceOptions(provider=cluster.provider, deleted_with=lifetime),
     )
+    return [k8s.core.v1.LocalObjectReferenceArgs(name=secret.metadata.name)]
 
 
 def uses_wandb(training: TrainingConfig) -> bool:

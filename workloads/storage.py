@@ -8,6 +8,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.cluster import READER, Cluster
+from infra.config import StackConfig
 from infra.image import NFS_SERVER, ContainerImage
 from trainer.contract import TRAINER_ID
 from workloads.layout import ACCESS_GIB, DATA, VOLUME_ACCESS
@@ -22,6 +23,7 @@ from workloads.pod import (
     trainer_mounts,
     trainer_pod,
 )
+from workloads.secrets import store_image_pull
 from workloads.workspace import Namespace, Workspace
 
 CLAIM, OWNER = "data", "volume-owner"
@@ -29,7 +31,7 @@ CLAIM, OWNER = "data", "volume-owner"
 ACCESS_SECONDS = 24 * 3600
 
 
-def serve_storage(cluster: Cluster, namespace: str, image: ContainerImage) -> Cluster:
+def serve_storage(cluster: Cluster, config: StackConfig, image: ContainerImage) -> Cluster:
     """Return the cluster with its shared storage ready to mount.
 
     A single-node disk gets an NFS server; a share that root owns is given to the trainer. Both need rights that the
@@ -41,7 +43,7 @@ def serve_storage(cluster: Cluster, namespace: str, image: ContainerImage) -> Cl
         return cluster
     opts = pulumi.ResourceOptions(provider=cluster.provider, deleted_with=cluster.resource)
     level = "privileged" if storage.disk else "baseline"
-    space = make_namespace("storage", f"{namespace}-storage", "storage", {"enforce": level}, opts)
+    space = make_namespace("storage", f"{config.cluster.namespace}-storage", "storage", {"enforce": level}, opts)
     # Its pods have no connection but those to a port that one of them serves.
     every = k8s.meta.v1.LabelSelectorArgs()
     make_policy("storage-deny", space.metadata.name.apply(str), every, opts, ingress=[], egress=[])
@@ -49,7 +51,9 @@ def serve_storage(cluster: Cluster, namespace: str, image: ContainerImage) -> Cl
         server_image = ContainerImage(NFS_SERVER, cluster, ref=storage.disk.image_ref)
         server = NfsServer("nfs-server", cluster, space, server_image)
         return dataclasses.replace(cluster, storage=server.storage)
-    owner = VolumeOwner(OWNER, cluster, space, image)
+    where = space.metadata.name.apply(str)
+    pull = store_image_pull(f"{OWNER}-image-pull", config, cluster, where, cluster.resource or space)
+    owner = VolumeOwner(OWNER, cluster, space, image, pull)
     return dataclasses.replace(cluster, storage=dataclasses.replace(storage, after=(owner.job,)))
 
 
@@ -96,7 +100,14 @@ class VolumeOwner(pulumi.ComponentResource):
 
     job: k8s.batch.v1.Job
 
-    def __init__(self, name: str, cluster: Cluster, space: k8s.core.v1.Namespace, image: ContainerImage):
+    def __init__(
+        self,
+        name: str,
+        cluster: Cluster,
+        space: k8s.core.v1.Namespace,
+        image: ContainerImage,
+        pull: list[k8s.core.v1.LocalObjectReferenceArgs] | None,
+    ):
         super().__init__(
             "trainyard:workloads:VolumeOwner", name, None, pulumi.ResourceOptions(provider=cluster.provider)
         )
@@ -113,14 +124,16 @@ class VolumeOwner(pulumi.ComponentResource):
         )
         pod = core.PodSpecArgs(
             containers=[container],
+            image_pull_secrets=pull,
             restart_policy="Never",
             automount_service_account_token=False,
             enable_service_links=False,
             # The share itself: its PersistentVolume is made after this Job.
             volumes=[core.VolumeArgs(name="data", nfs=cluster.storage.nfs)],
         )
-        # A new image does not run the Job again.
-        same = pulumi.ResourceOptions(ignore_changes=["spec.template.spec.containers[0].image"])
+        # A new image, or token for it, does not run the Job again.
+        once = ["spec.template.spec.containers[0].image", "spec.template.spec.imagePullSecrets"]
+        same = pulumi.ResourceOptions(ignore_changes=once)
         self.job = k8s.batch.v1.Job(
             name,
             metadata=metadata(OWNER, space.metadata.name, annotations={"pulumi.com/replaceUnready": "true"}),

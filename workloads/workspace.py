@@ -57,15 +57,8 @@ class Workspace:
     """The trainer's."""
     claim: k8s.core.v1.PersistentVolumeClaim
     """The shared volume."""
-    image_pull: k8s.core.v1.Secret | None = None
-    """Credentials of a private registry."""
-
-    @property
-    def pull_secrets(self) -> list[k8s.core.v1.LocalObjectReferenceArgs] | None:
-        """`image_pull_secrets` of a pod."""
-        if self.image_pull is None:
-            return None
-        return [k8s.core.v1.LocalObjectReferenceArgs(name=self.image_pull.metadata.name)]
+    pull_secrets: list[k8s.core.v1.LocalObjectReferenceArgs] | None = None
+    """`image_pull_secrets` of a pod, for a private registry."""
 
     @property
     def volume(self) -> SharedVolume:

@@ -10,7 +10,7 @@ import pytest
 
 from infra.stackfiles import stack_file_values
 from review.recording import Recorded, Recording, record
-from tests.infra.recorded import recorded
+from tests.infra.recorded import changed, recorded
 from trainer.contract import DEVICE
 
 
@@ -94,6 +94,29 @@ def test_a_pod_has_the_tokens_that_it_uses_and_no_other(wandb: bool) -> None:
         "dataset": {"HF_TOKEN"},
         **({"training": {"WANDB_API_KEY"}} if wandb else {}),
     }
+
+
+@pytest.mark.parametrize("storage", ["nfs", "filestore"])
+def test_every_pod_of_a_private_image_has_the_credentials_in_its_own_namespace(storage: str) -> None:
+    """Newer kubelets ask for them also where the image is on the node (KubeletEnsureSecretPulledImages)."""
+    ref = f"ghcr.io/you/trainer@sha256:{'0' * 64}"
+    nfs = {"serverImage": f"ghcr.io/you/nfs@sha256:{'0' * 64}"} if storage == "nfs" else {"sizeGib": 1024}
+    values = changed(
+        "gcp-c3",
+        storage={"kind": storage, **nfs},
+        image={"builder": "prebuilt", "ref": ref},
+        secrets={"imagePull": "you:ghp_x"},
+    )
+    stack = record("gcp-c3", values)
+    there = {(one.name, one.inputs["metadata"]["namespace"]) for one in stack.all("kubernetes:core/v1:Secret")}
+    pods = 0
+    for item in stack.resources:
+        spec = (item.inputs.get("spec") or item.inputs).get("template", {}).get("spec", {})
+        if any(each["image"] == ref for each in spec.get("containers", [])):
+            (secret,) = spec["imagePullSecrets"]
+            assert (secret["name"], item.inputs["metadata"]["namespace"]) in there, item.name
+            pods += 1
+    assert pods >= 4
 
 
 @pytest.mark.usefixtures("local_kubeconfig")
