@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from infra import changes, cost
+from infra import changes
 from infra.clouds import CLOUDS, Cloud, keys
 from infra.config import ConfigError, StackConfig
 from infra.parse import parse
-from prove.engine import State
-from prove.report import facts
 from review import computed
 from review.policy import broken
 from review.recording import record
@@ -63,21 +61,6 @@ def test_its_cluster_is_under_the_same_workloads() -> None:
     (job,) = [item for item in stack.resources if item.kind == "Job" and item.name.startswith("training")]
     assert job.inputs["spec"]["template"]["spec"]["nodeSelector"] == {"trainyard/pool": "workers"}
     assert stack.outputs["costPerHour"]["atFullSize"] == 7.45
-
-
-def test_pods_are_as_large_as_its_machine() -> None:
-    config = parse(VALUES, "aks-exercise")
-    assert (config.workers.gpus, config.workers.processes) == (1, 1)
-    assert 20 <= config.workers.cpu < 24
-    found = cost.estimate(config)
-    assert found
-    assert found.at_rest == 0.10
-
-
-def test_a_proof_names_it() -> None:
-    found = facts(parse(VALUES, "aks-exercise"), State("aks-exercise"))
-    assert found["cluster"].startswith("AKS in westeurope, ")
-    assert "provider" not in found, "it has no package of Pulumi's"
 
 
 def test_every_mistake_is_told_at_once() -> None:

@@ -33,18 +33,6 @@ def test_a_timeout_is_one_that_the_provider_knows() -> None:
         assert item.timeouts.keys() <= TIMES.get(item.kind, {"create", "update", "delete"}), item.kind
 
 
-def test_public_nodes_need_no_nat() -> None:
-    found = stack(eks={"publicNodes": True})
-    assert not [item for item in found.resources if item.kind in ("NatGateway", "Eip")]
-    (route,) = [item for item in found.resources if item.kind == "Route"]
-    assert route.inputs["gatewayId"].startswith("igw-")
-    for zone in ZONES:
-        assert found.one("Subnet", f"nodes-{zone}").inputs["mapPublicIpOnLaunch"] is True
-    # Still nobody gets in: no rule names an address.
-    for item in found.all("aws:vpc/securityGroup"):
-        assert "cidrIpv4" not in item.inputs
-
-
 @pytest.mark.parametrize("cidr", ["10.0.0.0/16", "192.168.0.0/20"])
 def test_no_two_subnets_overlap_and_the_order_of_zones_moves_none(cidr: str) -> None:
     def blocks(zones: list[str]) -> dict[str, ipaddress.IPv4Network]:
@@ -91,14 +79,6 @@ def test_admins_may_do_everything_and_who_previews_may_read_every_object_and_cha
         assert policies[name]["accessScope"] == {"type": "cluster"}
 
 
-def test_the_control_plane_has_what_is_asked_for() -> None:
-    found = stack(eks=OPTIONS)
-    cluster = found.one("Cluster").inputs
-    assert "encryptionConfig" not in cluster
-    assert not [item for item in found.resources if item.kind == "Key"]
-    assert cluster["enabledClusterLogTypes"] == ["audit"]
-
-
 def test_own_buckets_are_read_by_the_dataset_job_alone() -> None:
     assert not [item for item in stack().resources if item.kind == "ServiceAccount" and item.name == "dataset"]
     found = stack(dataset={"input": ["s3://my-texts/books", "s3://my-texts/more", "sample"]})
@@ -111,11 +91,6 @@ def test_own_buckets_are_read_by_the_dataset_job_alone() -> None:
     assert dataset.inputs["spec"]["template"]["spec"]["serviceAccountName"] == "dataset"
     assert found.one("PodIdentityAssociation", "reader").urn in found.earlier(dataset), "or its pods get no role"
     assert "serviceAccountName" not in pod(found, "Job", "training")
-
-
-def test_a_prebuilt_image_needs_no_repository() -> None:
-    found = stack(image={"builder": "prebuilt", "ref": f"ghcr.io/you/trainer@sha256:{'0' * 64}"})
-    assert not [item for item in found.resources if item.kind in ("Repository", "Image")]
 
 
 def test_node_repair_sees_faults_of_accelerators_on_their_tainted_nodes() -> None:

@@ -37,7 +37,6 @@ def admits(policy: str, who: str | None, client: Mapping[str, str], action: str)
     ("who", "client", "action", "admitted"),
     [
         (ROLE, {**MOUNTED, POINT: OWN}, "ClientMount", True),
-        (ROLE, {**MOUNTED, POINT: OWN}, "ClientWrite", True),
         (ROLE, {**MOUNTED, POINT: OWN}, "ClientRootAccess", False),
         (ROLE, {**MOUNTED, POINT: OWN, "aws:SecureTransport": "false"}, "ClientMount", False),
         (ROLE, {**MOUNTED, POINT: OWN.replace("3a6e", "0000")}, "ClientMount", False),
@@ -45,9 +44,6 @@ def admits(policy: str, who: str | None, client: Mapping[str, str], action: str)
         (ROLE, MOUNTED, "ClientMount", False),
         # `mount -t nfs4` in a pod, and with TLS and the access point.
         (None, {**MOUNTED, "aws:SecureTransport": "false"}, "ClientMount", False),
-        (None, MOUNTED, "ClientMount", False),
-        (None, {**MOUNTED, POINT: OWN}, "ClientMount", False),
-        (None, {**MOUNTED, POINT: OWN}, "ClientWrite", False),
         ("arn:aws:iam::123456789012:role/trainyard-aws-g4dn-reader", {**MOUNTED, POINT: OWN}, "ClientMount", False),
     ],
 )

@@ -47,23 +47,6 @@ def test_the_data_folder_is_the_one_that_is_used_not_the_one_that_was_offered() 
     assert stack.outputs["dataFolder"] == "/mnt/disk"
 
 
-@pytest.mark.usefixtures("kind")
-def test_another_context_uses_its_default_class_and_buildkit() -> None:
-    stack = record(
-        "local", values(cluster={"context": "kind-kind"}, image={"registry": "localhost:5001", "buildx": "trainyard"})
-    )
-    assert not [item for item in stack.resources if item.kind == "PersistentVolume"]
-    claim = stack.one("PersistentVolumeClaim").inputs["spec"]
-    assert "storageClassName" not in claim
-    assert claim["accessModes"] == ["ReadWriteOnce"]
-    image = stack.one("Image")
-    assert image.inputs["builder"] == {"name": "trainyard"}
-    assert image.inputs["buildOnPreview"] is False
-    assert image.inputs["tags"][0].startswith("localhost:5001/trainyard/trainer:")
-    pod = stack.one("Job", "training").inputs["spec"]["template"]["spec"]
-    assert pod["containers"][0]["image"].startswith("localhost:5001/trainyard/trainer@sha256:")
-
-
 def pod_templates(stack: Recording) -> list[tuple[str, dict[str, Any]]]:
     """(name, pod template) of every resource that makes pods."""
     templates = [
@@ -203,29 +186,6 @@ def test_the_first_pod_on_a_volume_of_one_node_takes_no_node_that_the_workers_ca
 
 
 @pytest.mark.usefixtures("kind")
-def test_a_named_class_is_shared_by_many_nodes() -> None:
-    storage = {"kind": "storageClass", "className": "fast-nfs"}
-    stack = record(
-        "local",
-        values(
-            cluster={"context": "kind-kind"},
-            image={"registry": "localhost:5001", "buildx": "trainyard"},
-            storage=storage,
-        ),
-    )
-    claim = stack.one("PersistentVolumeClaim").inputs["spec"]
-    assert (claim["storageClassName"], claim["accessModes"]) == ("fast-nfs", ["ReadWriteMany"])
-
-
-@pytest.mark.usefixtures("kind")
-def test_a_prebuilt_image_needs_no_registry_and_no_builder() -> None:
-    ref = "ghcr.test/trainer@sha256:" + "c" * 64
-    stack = record("local", values(cluster={"context": "kind-kind"}, image={"builder": "prebuilt", "ref": ref}))
-    assert not [item for item in stack.resources if item.kind in ("Image", "BuildahImage")]
-    assert stack.one("Deployment").inputs["spec"]["template"]["spec"]["containers"][0]["image"] == ref
-
-
-@pytest.mark.usefixtures("kind")
 def test_a_cluster_without_a_registry_is_refused_before_anything_is_made() -> None:
     with pytest.raises(pulumi.RunError, match=r"image\.registry: missing, and context 'kind-kind' offers none"):
         record("local", values(cluster={"context": "kind-kind"}))
@@ -235,10 +195,8 @@ def test_a_cluster_without_a_registry_is_refused_before_anything_is_made() -> No
 @pytest.mark.parametrize(
     ("image", "name"),
     [
-        ({"registry": "ghcr.io/you"}, "ghcr.io"),
         ({"registry": "docker.io/you"}, "https://index.docker.io/v1/"),
         ({"builder": "prebuilt", "ref": "10.0.0.7:5000/trainer@sha256:" + "c" * 64}, "10.0.0.7:5000"),
-        ({"builder": "prebuilt", "ref": "you/trainer@sha256:" + "c" * 64}, "https://index.docker.io/v1/"),
     ],
 )
 def test_every_pod_pulls_from_a_private_registry(image: dict[str, str], name: str) -> None:
@@ -288,15 +246,6 @@ def test_the_commands_find_the_kubeconfig_of_the_stack(tmp_path: Path, monkeypat
         "local", {"cluster": {"kind": "existing", "context": "trainyard-local", "kubeconfig": "~/my clusters"}}
     )
     assert stack.outputs["kubeconfig"] == str(file)
-
-
-def test_the_provider_is_explicit_and_never_replaced_over_an_unknown_kubeconfig(local_kubeconfig: Path) -> None:
-    stack = record("local")
-    provider = stack.one("kubernetes", "cluster")
-    assert provider.inputs["clusterIdentifier"] == "trainyard-local"
-    assert provider.inputs["kubeconfig"] == str(local_kubeconfig)
-    for item in stack.all("kubernetes:"):
-        assert provider.urn in item.provider
 
 
 @pytest.mark.parametrize("prepared", [False, True])

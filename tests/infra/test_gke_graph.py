@@ -84,11 +84,6 @@ def test_each_way_to_have_nodes_is_what_gke_calls_it(
     assert grace == (120 if consumption == "spot" else None), "GKE takes it for Spot nodes only"
 
 
-def test_flexible_nodes_are_had_for_a_week_at_most_when_nothing_else_is_said() -> None:
-    assert node(nodes("gcp-a100", consumption="flex_start", maxRunHours=None))["maxRunDuration"] == "604800s"
-    assert "maxRunDuration" not in node(nodes("gcp-a100", maxRunHours=None))
-
-
 def test_queued_nodes_are_asked_for_all_at_once_by_the_pods_that_use_them() -> None:
     stack = nodes("gcp-a100", consumption="queued")
     request = stack.one("ProvisioningRequest").inputs
@@ -104,11 +99,6 @@ def test_queued_nodes_are_asked_for_all_at_once_by_the_pods_that_use_them() -> N
     assert not [item for item in stack.resources if item.kind == "JobPatch"], "a granted request has no more nodes"
     # Nodes that came during the tokenisation would be paid for, and gone when the pods come.
     assert stack.one("Job", "dataset").urn in stack.one("ProvisioningRequest").dependencies
-
-
-def test_upgrades_come_when_they_are_wanted() -> None:
-    stack = record("gcp-c3", changed("gcp-c3", gke={"noUpgradesSince": None}))
-    assert "maintenanceExclusions" not in stack.one("Cluster").inputs["maintenancePolicy"]
 
 
 def test_filestore_is_made_beside_the_cluster_and_given_to_the_trainer() -> None:

@@ -65,13 +65,6 @@ def test_one_content_is_one_tag_and_one_context_whatever_the_umask(tmp_path: Pat
     }
 
 
-def test_a_mode_that_git_knows_is_another_content(tmp_path: Path) -> None:
-    root = checked_out(tmp_path, 0o022)
-    before = content_hash(RECIPE, {}, root)
-    (root / "app" / "deep" / "module.py").chmod(0o755)
-    assert content_hash(RECIPE, {}, root) != before
-
-
 def test_a_context_is_made_once_and_goes_when_nobody_builds_it_any_more(tmp_path: Path) -> None:
     root = checked_out(tmp_path, 0o022)
     old = root / stage(RECIPE, "111111111111", root)
@@ -241,12 +234,6 @@ def test_the_image_that_is_pushed_has_the_stacks_own_context_and_tag(docker: Pat
     assert build.startswith("docker buildx build --platform linux/amd64 --sbom=true --provenance=mode=max --push")
     assert build.endswith(f"--tag {tag} --file {context}/trainer/Dockerfile {context}")
     assert inspect == f"docker buildx imagetools inspect {tag}"
-
-
-def test_docker_without_buildx_is_one_line(docker: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (docker.parent / "bin" / "docker").write_text("#!/bin/sh\necho usage >&2; exit 1\n")
-    assert main(["dev", "image", "ghcr.io/you"]) == 1
-    assert capsys.readouterr().err.startswith("error: docker has no buildx plug-in; install it after docs.docker.com/")
 
 
 def test_docker_needs_a_login_for_googles_registry_alone(docker: Path) -> None:

@@ -201,30 +201,12 @@ def test_without_that_index_the_locks_torch_is_made_smaller(
     assert "torch's index for processors does not give this version" in capfd.readouterr().out
 
 
-def test_an_index_that_has_another_version_alone_gives_nothing(
-    install: ModuleType, index: type[Index], python: str, tmp_path: Path
-) -> None:
-    shutil.rmtree(tmp_path / "cpu")
-    (tmp_path / "cpu").mkdir()
-    wheel(tmp_path / "cpu", "torch", "2.99.0+cpu")
-    install.main("cpu", python)
-    assert installed(python)["torch"] == VERSION
-
-
 def test_for_accelerators_the_lock_is_installed_whole_and_no_other_index_is_asked(
     install: ModuleType, index: type[Index], python: str
 ) -> None:
     install.main("cuda", python)
     assert installed(python) == LOCKED
     assert not index.hosts
-
-
-def test_a_wheel_that_the_lock_does_not_know_is_refused(
-    install: ModuleType, index: type[Index], python: str, tmp_path: Path
-) -> None:
-    wheel(tmp_path / "all", "tqdm", LOCKED["tqdm"], {"tqdm/__init__.py": b"evil = True\n"})
-    with pytest.raises(subprocess.CalledProcessError):
-        install.main("cpu", python)
 
 
 def test_a_build_that_does_not_train_is_no_image(

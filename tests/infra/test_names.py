@@ -111,7 +111,6 @@ def test_everything_that_is_called_after_the_stack_has_a_rule(file: str, section
             "cluster.name: 'trainyard-x.y' makes an IAM role 'trainyard-x.y-efs-driver'; allowed: lower-case letters, "
             "digits and single '-' inside; set cluster.name",
         ),
-        ("Dev", "aws-g4dn", {}, "cluster.name: 'trainyard-Dev' makes an IAM role"),
         ("a--b", "aws-g4dn", {}, "cluster.name: 'trainyard-a--b' makes an IAM role"),
         (
             "x" * 45,
@@ -127,12 +126,6 @@ def test_everything_that_is_called_after_the_stack_has_a_rule(file: str, section
             "account is called '{name}-nodes'; set cluster.name",
         ),
         (
-            "Dev",
-            "gcp-c3",
-            {},
-            "cluster.name: 'trainyard-Dev' makes the nodes' service account 'trainyard-Dev-nodes'; allowed",
-        ),
-        (
             "x.y",
             "gcp-c3",
             {"cluster": {"name": "good"}},
@@ -143,12 +136,6 @@ def test_everything_that_is_called_after_the_stack_has_a_rule(file: str, section
             "gcp-c3",
             {"cluster": {"namespace": "kube-system"}},
             "cluster.namespace: 'kube-system' makes the namespace",
-        ),
-        (
-            "a",
-            "local",
-            {"cluster": {"namespace": "default"}},
-            "cluster.namespace: 'default' makes the namespace 'default'",
         ),
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else "",

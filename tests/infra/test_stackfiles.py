@@ -48,21 +48,11 @@ def refusal(content: str | bytes, folder: Path, monkeypatch: pytest.MonkeyPatch)
     [
         # Pulumi refuses these (workspace.LoadProjectStack and ValidateStackConfigAndApplyProjectConfig, v3.200.0).
         ("encryptionsalt: v1:x\n", "has no config; copy a stack file: cp Pulumi.local.yaml Pulumi.mine.yaml"),
-        ("config:\n", "has no config; "),
-        ("", "has no config; "),
         ("- a\n", "has no config; "),
         ("config:\n\ttrainyard:cluster: {}\n", "is not YAML: line 2 has a tab before its text; indent with spaces"),
-        (TRAINING + "    model:\n\t  name: gpt2\n", "is not YAML: line 5 has a tab"),
         (TRAINING + "    steps: 300\t\n", "is not YAML: line 4 has a tab behind its text; write spaces"),
-        (TRAINING + "    steps:\t300\n", "is not YAML: line 4 has a tab behind its text; write spaces"),
         ("config: \x00\n", "is not YAML: has the character U+0000, which"),
         (TRAINING + "    steps: 10\n   seed: 3\n", "is not YAML: line 5 is indented by 3, out of step with the lines "),
-        (
-            TRAINING + "    model:\n        name: a\n      preset: b\n",
-            "is not YAML: line 6 is indented by 6, out of step",
-        ),
-        (BASE + "   trainyard:training: {}\n", "is not YAML: line 3 is indented by 3, out of step"),
-        (BASE + " trainyard:training: {}\n", "is not YAML: line 3 is indented by 1, out of step"),
         (
             BASE + "  trainyard:dataset:\n    input:\n      - a\n     - b\n",
             "is not YAML: line 6 is indented by 5, out of",
@@ -72,22 +62,16 @@ def refusal(content: str | bytes, folder: Path, monkeypatch: pytest.MonkeyPatch)
             "is not YAML: line 7 is indented by 6, below line 6",
         ),
         (TRAINING + "    steps:10\n    seed: 3\n", "is not YAML: line 4 has no ': ' behind its key"),
-        (TRAINING + "    steps 10\n    seed: 3\n", "is not YAML: line 4 has no ': ' behind its key"),
-        (BASE + "  trainyard:training\n    steps: 10\n", "is not YAML: line 3 has no ': ' behind its key"),
         (BASE + "  trainyard: workers: {count: 3}\n", "is not YAML: line 3 has ': ' twice"),
         (
             BASE + "  trainyard:job: {name: `a`}\n",
             "is not YAML: line 3 has a value that begins with `; put it in quotes",
         ),
-        (BASE + "  trainyard:job: {name: @a}\n", "is not YAML: line 3 has a value that begins with @"),
         (BASE + "  trainyard:workers: &a\n    environment: *a\n", "is not YAML: line 4: *a contains itself"),
         (BASE + "  trainyard:dataset: {input: &a [x, *a]}\n", "is not YAML: line 3: *a contains itself"),
         (NESTED + BASE, "is not YAML: line 5: aliases such as *x3 make more than 20,000 values"),
-        (NESTED.replace("[", "{").replace("]", "}") + BASE, "is not YAML: line "),
-        (NESTED[: NESTED.index("x3:")] + "x3: &x3 [*x2, *x2, *x2]\n" + BASE, "is not YAML: aliases make "),
         ("%YAML 1.2\n---\n" + BASE, "is not YAML: begins with %YAML, and Pulumi reads version 1.1 alone"),
         ((BASE + "# \u00fc\n").encode("latin-1"), "is not YAML: line 3 has a byte that is not UTF-8; save it as UTF-8"),
-        (BASE + "config: {}\n", "is not YAML: line 3: the key config stands twice"),
         (
             BASE + "  trainyard:workers:\n    count: 2\n    count: 3\n",
             "is not YAML: line 5: the key count stands twice",
@@ -119,7 +103,6 @@ def test_a_file_that_is_no_stack_file_is_refused_by_its_line(
         # Python's JSON takes the last of two, or ends with a traceback.
         (BASE + '  trainyard:job: \'{"name": "a", "name": "b"}\'\n', 'job: \'{"name": "a", "name": "b"}\' is not a'),
         (BASE + f"  trainyard:training: '{{\"steps\": {'9' * 5000}}}'\n", 'training: \'{"steps": 9999'),
-        (BASE + f"  trainyard:training: '{'[' * 100_000}'\n", "training: '[[["),
         (BASE + "  trainyard:job: {name: .inf}\n", "job.name: .inf is no text without quotes"),
         # It takes one of the two.
         (
@@ -134,10 +117,6 @@ def test_a_file_that_is_no_stack_file_is_refused_by_its_line(
         ),
         (TRAINING + "    steps: 200\nadapter:\n  kind: lora\n", "adapter: stands beside `config:` in Pulumi.mine.yaml"),
         (
-            "Config:\n  trainyard:cluster: {}\n",
-            "Config: stands beside `config:` in Pulumi.mine.yaml, where nothing reads ",
-        ),
-        (
             BASE + "confg: {}\n",
             "confg: stands beside `config:` in Pulumi.mine.yaml, where nothing reads it; did you mean c",
         ),
@@ -146,8 +125,6 @@ def test_a_file_that_is_no_stack_file_is_refused_by_its_line(
             BASE + "  trainyrad:workers: {count: 3}\n",
             "trainyrad:workers: nothing reads it; did you mean trainyard:workers?",
         ),
-        (BASE + "  Trainyard:workers: {}\n", "Trainyard:workers: nothing reads it; did you mean trainyard:workers?"),
-        (BASE + "  trainyard :workers: {}\n", "trainyard :workers: nothing reads it; did you mean"),
         (BASE + "  gcp:nodes: {max: 3}\n", "gcp:nodes: nothing reads it; did you mean trainyard:nodes?"),
         # A key without a namespace is ours, and the program refuses it.
         (
@@ -157,10 +134,6 @@ def test_a_file_that_is_no_stack_file_is_refused_by_its_line(
         (BASE + "  trainyard:\n    workers: {count: 3}\n", "trainyard: unknown key; allowed: cluster"),
         # The cause is told, and nothing that follows from it.
         (BASE + "  trainyard:trainning: {steps: 20}\n", "trainning: unknown key; did you mean training"),
-        (
-            TRAINING + "    task: finetune\n  model: {name: gpt2}\n  trainyard:dataset: {input: [a.jsonl]}\n",
-            "model: unknown key; did you mean training.model?",
-        ),
         (TRAINING + "    task: finetune\n    modl: {name: gpt2}\n", "training.modl: unknown key; did you mean model?"),
         (
             "config:\n  trainyard:clster: {kind: gke}\n  trainyard:gke: {project: my-project, zone: us-central1-a}\n"
@@ -171,11 +144,6 @@ def test_a_file_that_is_no_stack_file_is_refused_by_its_line(
             "config:\n  trainyard:cluster: {knd: gke}\n  trainyard:gke: {project: my-project, zone: us-central1-a}\n"
             "  trainyard:nodes: {machineType: g2-standard-8}\n  trainyard:storage: {kind: nfs}\n",
             "cluster.knd: unknown key; did you mean kind?",
-        ),
-        (
-            "config:\n  trainyard:cluster: {kind: gke}\n  trainyard:gkee: {project: my-project, zone: us-central1-a}\n"
-            "  trainyard:nodes: {machineType: g2-standard-8}\n  trainyard:storage: {kind: nfs}\n",
-            "gkee: unknown key; did you mean gke?",
         ),
         (
             "config:\n  trainyard:cluster: {kind: gke}\n  trainyard:gke: {zone: us-central1-a}\n  project: my-project\n"
@@ -203,13 +171,11 @@ def test_a_key_that_pulumi_refuses_or_passes_over_is_told_alone(
         BASE.replace("\n", "\r\n"),
         ("\ufeff" + BASE).encode(),
         BASE.encode("utf-16"),  # PowerShell's `>`
-        "%YAML 1.1\n---\n" + BASE,
         "config:\n  cluster: {context: x}\n  workers: {count: 3}\n",
         BASE + "  trainyard:config:workers: {count: 3}\n",
         BASE + "  pulumi:tags: {a: b}\n  aws:region: us-east-1\n",
         BASE + "environment: [mine]\nsecretsprovider: passphrase\nencryptionsalt: v1:x\n",
         "x: &a {count: 3}\n" + BASE + "  trainyard:workers: {<<: *a, min: 1}\n",
-        "config:\n  trainyard:job: &a {name: a}\n  trainyard:cluster: &a {context: x}\n",
     ],
 )
 def test_what_pulumi_reads_is_valid(content: str | bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
