@@ -21,7 +21,7 @@ help:  ## this list
 
 up: .venv/infra.stamp  ## set up everything, train on this machine's node, follow the training to its end; STACK=local-sweep: four trainings
 	@$(TRAINYARD) up --stack $(STACK) --yes
-	@$(TRAINYARD) local run --phase training -- $(TRAINYARD) follow --stack $(STACK)
+	@$(TRAINYARD) follow --stack $(STACK)
 
 down: .venv/infra.stamp  ## destroy the local stack and stop the node, whose datasets, runs and caches stay in .local/; on another cluster its volume may be deleted too
 	@$(TRAINYARD) down --stack $(STACK) --yes

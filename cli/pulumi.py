@@ -19,7 +19,6 @@ from cli.target import STOPPED, node_runs, run
 from infra.stackfiles import ROOT
 from infra.state import lock
 
-TRAINYARD = (sys.executable, "-m", "cli")
 #: A resource's line while Pulumi works on it: its state, seconds and what is said of it. Pulumi 3.200 has no option
 #: that leaves these lines out.
 DOING = re.compile(
@@ -33,7 +32,7 @@ MAINTAINED = ("The resources in the stack have been deleted, but the history", "
 
 
 def pulumi(command: str, stack: str, yes: bool, local: bool, *options: str) -> int:
-    """Run `up` or `destroy`; on this machine `trainyard local timings` lists how long it took.
+    """Run `up` or `destroy`.
 
     Raises:
         CommandError: the stack is locked, or its node was stopped meanwhile.
@@ -41,8 +40,7 @@ def pulumi(command: str, stack: str, yes: bool, local: bool, *options: str) -> i
     if local and (locked := lock(stack)):
         raise CommandError(locked)
     typed = ["pulumi", command, "--stack", stack, *(["--yes", "--skip-preview", "--suppress-progress"] if yes else [])]
-    timed = [*TRAINYARD, "local", "run", "--phase", f"pulumi {command}", "--"] if local else []
-    whole = [*timed, *typed, *options]
+    whole = [*typed, *options]
     if not sys.stdout.isatty():
         code = _piped(whole, local)
     elif local and command == "destroy" and sys.stdin.isatty():

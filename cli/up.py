@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import CommandError
-from cli.pulumi import TRAINYARD, pulumi
+from cli.pulumi import pulumi
 from cli.target import (
     RunningStack,
     StackName,
@@ -30,6 +30,7 @@ from workloads.layout import DATA, ONLY_VOLUME
 if TYPE_CHECKING:
     from infra.config import StackConfig
 
+TRAINYARD = (sys.executable, "-m", "cli")
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask, and show no preview.")]
 
 

@@ -11,13 +11,12 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from local import paths
 from local.kubeconfig import CONTEXT
-from local.phases import Phases, Timing, add, load, table
-from local.shell import LocalError, run_shown
+from local.phases import Phases
+from local.shell import LocalError
 
 
 class Commands(TyperGroup):
@@ -84,15 +83,10 @@ def up(
     if not as_is and (told := preflight.announcement(facts)):
         print(f"local: {told}", file=sys.stderr)
     with orchestration.exclusive():
-        phases = Phases(paths.TIMINGS)
         environment.prepare()
-        try:
-            orchestration.up(facts, phases, download, policies, as_is)
-        finally:
-            phases.save()
+        orchestration.up(facts, Phases(), download, policies, as_is)
     took = f"{time.monotonic() - began:.1f} s"
-    where = "; `trainyard local timings` lists the phases" if any(timing.seconds >= 1 for timing in phases.done) else ""
-    print(f"local: the node is ready ({took}{where}); kubeconfig context {CONTEXT}", file=sys.stderr)
+    print(f"local: the node is ready ({took}); kubeconfig context {CONTEXT}", file=sys.stderr)
     return 0
 
 
@@ -113,14 +107,11 @@ def toolchain(
     problems = preflight.toolchain_problems(preflight.gather(wanted))
     if problems:
         return refuse(problems)
-    phases = Phases(paths.TIMINGS)
+    phases = Phases()
     environment.prepare()
-    try:
-        orchestration.build_all(tuple(names or ()), phases)
-        if not names or tools.PLUGIN in names:
-            phases.say(f"local: {orchestration.build_pulumi(phases, download)}")
-    finally:
-        phases.save()
+    orchestration.build_all(tuple(names or ()), phases)
+    if not names or tools.PLUGIN in names:
+        phases.say(f"local: {orchestration.build_pulumi(phases, download)}")
     return 0
 
 
@@ -251,29 +242,15 @@ def env() -> None:
         print(f"export {name}={shlex.quote(value)}")
 
 
-@app.command()
-def timings() -> None:
-    """Print how long each phase took when it last ran."""
-    Console().print(table(load(paths.TIMINGS)))
-
-
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-def run(
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="After --, with its arguments.")],
-    phase: Annotated[str | None, typer.Option(help="Record how long it took under this name, for timings.")] = None,
-) -> int:
+def run(command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="After --, with its arguments.")]) -> int:
     """Run a command in the local node's environment."""
     from local import environment
 
     environment.prepare()
     variables = environment.variables()
     program = shutil.which(command[0], path=variables["PATH"])
-    if not program:
-        return refuse([f"there is no program '{command[0]}' on PATH; `trainyard local up` makes the toolchain"])
-    if not phase:
+    if program:
         sys.stdout.flush()
         os.execve(program, command, variables)
-    began = time.time()
-    code = run_shown([program, *command[1:]], phase, variables)
-    add(paths.TIMINGS, Timing(phase, began, round(time.time() - began, 2)))
-    return code if code >= 0 else 128 - code
+    return refuse([f"there is no program '{command[0]}' on PATH; `trainyard local up` makes the toolchain"])

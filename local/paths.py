@@ -27,7 +27,6 @@ BIN = STATE / "bin"
 PULUMI_HOME = STATE / "pulumi"
 PULUMI_STATE = STATE / "state"
 KUBECONFIG = STATE / "kubeconfig"
-TIMINGS = STATE / "timings.json"
 
 # Eight hex digits of the hash of the checkout's path: two checkouts never share sockets, and the name stays short.
 RUN = Path("/run") / f"trainyard-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"

@@ -1,33 +1,18 @@
-"""Prints each phase and how long it took, and saves the times, to find out why a run is slow."""
+"""Prints each phase and how long it took, to find out why a run is slow."""
 
-import json
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from rich.console import Console
 from rich.status import Status
-from rich.table import Table
 from rich.text import Text
 
 # Seconds of silence after which a log file gets a progress line. On a terminal, the last line is updated each TICK.
 PROGRESS_INTERVAL = 15.0
 TICK = 1.0
-# Phases shorter than this, in seconds, had nothing to do; the table leaves them out.
-SHOWN = 0.1
-
-
-@dataclass(frozen=True)
-class Timing:
-    """One phase: when it began (seconds since the epoch) and how long it took (seconds)."""
-
-    name: str
-    began: float
-    seconds: float
 
 
 class Pace:
@@ -53,10 +38,8 @@ class Phases:
     While any phase runs, one status line lists all that do.
     """
 
-    def __init__(self, timings: Path, quiet_below: float = 0.3, console: Console | None = None) -> None:
-        self.timings = timings
+    def __init__(self, quiet_below: float = 0.3, console: Console | None = None) -> None:
         self.quiet_below = quiet_below
-        self.done: list[Timing] = []
         self._lock, self._entry = threading.Lock(), threading.Lock()
         self._console = console or Console(file=sys.stderr, highlight=False, soft_wrap=True)
         self._began = self._said = time.monotonic()
@@ -82,11 +65,8 @@ class Phases:
             self.say(f"  ✗ {name} ({time.time() - began:.1f} s): {error or type(error).__name__}")
             raise
         self._leave(name)
-        timing = Timing(name, began, round(time.time() - began, 2))
-        with self._lock:
-            self.done.append(timing)
-        if timing.seconds >= self.quiet_below:
-            self.say(f"  ✓ {name} ({timing.seconds:.1f} s)")
+        if (took := time.time() - began) >= self.quiet_below:
+            self.say(f"  ✓ {name} ({took:.1f} s)")
 
     def _enter(self, name: str) -> None:
         with self._entry:
@@ -128,40 +108,3 @@ class Phases:
         with self._lock:
             running = [f"{name}: {text}" if text else name for name, text in self._running.items()]
         return f"{time.monotonic() - self._began:.0f} s: {', '.join(running)}"
-
-    def save(self) -> None:
-        """Overwrite the timings file: a table that mixes runs would mean nothing."""
-        write(self.timings, self.done)
-
-
-def add(path: Path, timing: Timing) -> None:
-    """Add a phase to the file, in place of an earlier one of the same name."""
-    write(path, [*(old for old in load(path) if old.name != timing.name), timing])
-
-
-def load(path: Path) -> list[Timing]:
-    """Read the phases of a timings file; an empty list if it is missing or truncated."""
-    try:
-        return [Timing(**entry) for entry in json.loads(path.read_text())["phases"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-
-
-def write(path: Path, phases: list[Timing]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    ordered = sorted(phases, key=lambda timing: timing.began)
-    path.write_text(json.dumps({"phases": [asdict(timing) for timing in ordered]}, indent=1) + "\n")
-
-
-def table(phases: list[Timing]) -> Table:
-    """Build a table of the phases in order of their start. It shows the start, because phases overlap."""
-    first = min((timing.began for timing in phases), default=0.0)
-    result = Table(title="Phases (they overlap)", title_justify="left")
-    result.add_column("phase")
-    result.add_column("began at, s", justify="right")
-    result.add_column("took, s", justify="right")
-    for timing in sorted(phases, key=lambda timing: timing.began):
-        if timing.seconds < SHOWN:
-            continue
-        result.add_row(timing.name, f"{timing.began - first:.1f}", f"{timing.seconds:.1f}")
-    return result

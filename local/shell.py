@@ -1,13 +1,10 @@
 """Runs helper programs to their end. If one fails, a line of its output becomes the one-line error."""
 
 import os
-import select
 import shutil
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,8 +14,6 @@ POLICY_TEXT = "#!/bin/sh\n# trainyard installs packages, and starts their servic
 SERVICES = ("containerd", "docker-registry")
 # Of systemd's units, too. Below a stricter one of the user, containers could not read their own files.
 UMASK = 0o022
-# Seconds of silence after which a log gets a sign of life. Our own programs print one every 15 s.
-QUIET = 20.0
 
 
 class LocalError(Exception):
@@ -37,36 +32,6 @@ def run(command: list[str], what: str, **environment: str) -> str:
         told = [line for line in lines if line.startswith("E: ")][:1] or lines[-1:]
         raise LocalError(f"cannot {what}: {told[0].strip() if told else f'exit code {result.returncode}'}")
     return result.stdout
-
-
-def run_shown(command: list[str], name: str, environment: dict[str, str]) -> int:
-    """Run a command on the terminal, or into a log with a sign of life when it is silent. Returns its exit code."""
-    began, log = time.monotonic(), not sys.stdout.isatty()
-    sys.stdout.flush()
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE if log else None) as process:
-        while True:
-            try:
-                if process.stdout:
-                    _copy(process, lambda: print(f"… {name} ({time.monotonic() - began:.0f} s)", flush=True))
-                return process.wait()
-            except KeyboardInterrupt:
-                continue  # Ctrl-C reached the command too, which may need a while to end cleanly
-
-
-def _copy(process: "subprocess.Popen[bytes]", tell: Callable[[], None]) -> None:
-    """Copy a process's output until it ends."""
-    assert process.stdout
-    while True:
-        if select.select([process.stdout], [], [], QUIET)[0]:
-            data = os.read(process.stdout.fileno(), 65536)
-            if not data:
-                return
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
-        elif process.poll() is None:
-            tell()
-        else:  # a child that it left behind may hold its output open
-            return
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from tests.infra.recorded import CLOUD_STACKS
 FOLDER = ROOT / ".github"
 WORKFLOWS = sorted(FOLDER.glob("workflows/*.yml"))
 FILES = [*WORKFLOWS, *FOLDER.glob("actions/*/action.yml")]
-#: Programs of e2e.yml that free disk on a hosted runner, and that collect what a failure left there.
+#: Programs of e2e.yml that free disk on a hosted runner, and that collect what a failure left there; ci.yml's audit.
 HOSTED = ("sudo", "kind", "kubectl", ".venv/bin/pip-audit")
 
 

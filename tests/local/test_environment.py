@@ -14,7 +14,6 @@ import pytest
 
 from cli.__main__ import main
 from local import environment, paths, toolchain, up
-from local.phases import load
 
 PLUGIN = "pulumi-resource-kubernetes"
 FOLDER = f"resource-kubernetes-v{version('pulumi-kubernetes')}"
@@ -137,12 +136,6 @@ def test_env_prints_what_a_shell_can_read() -> None:
     shown = 'printf "%s\\n" "$PULUMI_BACKEND_URL" "${PULUMI_CONFIG_PASSPHRASE-unset}" "$PULUMI_SKIP_UPDATE_CHECK"'
     lines = subprocess.run(["sh", "-c", f"{text}\n{shown}"], capture_output=True, text=True, check=True).stdout
     assert lines.splitlines() == [environment.state_url(paths.ROOT / ".local/state"), "", "true"]
-
-
-def test_run_gives_back_the_exit_code_and_keeps_the_phase(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "TIMINGS", machine / "timings.json")
-    assert main(["local", "run", "--phase", "test of run", "--", "sh", "-c", "exit 7"]) == 7
-    assert "test of run" in [timing.name for timing in load(paths.TIMINGS)]
 
 
 def test_run_of_an_unknown_program_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,7 +97,7 @@ def test_a_removal_that_fails_leaves_no_image_in_the_builder_that_nobody_knows_o
     monkeypatch.setattr(paths, "CONFIGURATION", root / ".local/etc")
     monkeypatch.setattr(processes, "stop", lambda name: True)
     with pytest.raises(LocalError):
-        leftovers.remove_unused(Phases(root / "timings.json"))
+        leftovers.remove_unused(Phases())
     assert {name.rpartition(":")[2] for name in built} == {"new"}
 
 

@@ -17,20 +17,13 @@ from local.phases import Phases
 BASE = f"{network.REGISTRY}/base@sha256:{'1' * 64}"
 
 
-@pytest.fixture
-def phases(tmp_path: Path) -> Phases:
-    return Phases(tmp_path / "timings.json")
-
-
 def done(value: Any = None) -> Future[Any]:
     ended: Future[Any] = Future()
     ended.set_result(value)
     return ended
 
 
-def test_it_is_pushed_where_the_stack_looks_for_it(
-    phases: Phases, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_it_is_pushed_where_the_stack_looks_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The stack's image resource then needs no build: the registry has the image under its tag."""
     commands: list[tuple[list[str], dict[str, str]]] = []
 
@@ -48,7 +41,7 @@ def test_it_is_pushed_where_the_stack_looks_for_it(
     monkeypatch.setattr(up.images, "buildah_environment", lambda: {"CONTAINERS_STORAGE_CONF": "ours"})
     pulled: list[str] = []
     monkeypatch.setattr(up.node, "pull", pulled.append)
-    up.make_trainer(phases, done(BASE), done())
+    up.make_trainer(Phases(), done(BASE), done())
     (build, environment), (push, _) = commands
     target = f"{network.REGISTRY}/trainyard/trainer:{content_hash(TRAINER, {'BASE_IMAGE': BASE, 'TORCH': 'cpu'})}"
     assert build[build.index("--tag") + 1] == target
@@ -63,7 +56,7 @@ def test_it_is_pushed_where_the_stack_looks_for_it(
 
 
 def test_a_build_that_fails_is_shown_and_left_to_the_stack(
-    phases: Phases, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("buildah build failed with exit code 1:\nno space left")
@@ -71,7 +64,7 @@ def test_a_build_that_fails_is_shown_and_left_to_the_stack(
     monkeypatch.setattr(up.images, "buildah_environment", dict)
     monkeypatch.setattr(up.credentials, "file", Path)
     monkeypatch.setattr(image, "build_ahead", fail)
-    up.make_trainer(Phases(phases.timings), done(BASE), done())
+    up.make_trainer(Phases(), done(BASE), done())
     assert "✗ trainer image" in capsys.readouterr().err
 
 
