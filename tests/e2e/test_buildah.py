@@ -83,20 +83,6 @@ def test_an_image_that_another_pushed_under_the_tag_is_not_ours(image: dict[str,
     assert BuildahProvider().create(image).id == ours
 
 
-def test_an_image_of_our_own_push_is_not_built_again(image: dict[str, Any]) -> None:
-    first = BuildahProvider().create(image)
-    Path("Dockerfile").write_text("FROM scratch\nRUN this-cannot-run\n")
-    assert BuildahProvider().create(image).id == first.id
-
-
-def test_a_refresh_notices_an_image_that_is_gone(image: dict[str, Any]) -> None:
-    made = BuildahProvider().create(image)
-    assert made.outs is not None
-    assert BuildahProvider().read(made.id, made.outs).id == made.id
-    gone = {**made.outs, "reference": f"{image['target'].rsplit(':', 1)[0]}@sha256:{'0' * 64}"}
-    assert not BuildahProvider().read(made.id, gone).id
-
-
 def test_a_build_that_fails_shows_its_last_lines(image: dict[str, Any]) -> None:
     Path("Dockerfile").write_text("FROM scratch\nCOPY absent /absent\n")
     with pytest.raises(RuntimeError, match=r"buildah build failed with exit code \d+:(\n|.)*absent"):

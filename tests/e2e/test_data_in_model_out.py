@@ -1,7 +1,4 @@
-"""Data in, model out, on the real node: upload, train, fetch, look. One stack (conftest.py), in order.
-
-Chromium looks at the pages where the machine has one.
-"""
+"""Data in, model out, on the real node: upload, train, fetch, look. One stack (conftest.py), in order."""
 
 from __future__ import annotations
 
@@ -31,7 +28,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 NAME = f"own-{uuid.uuid4().hex[:8]}"
 PYTHON = str(ROOT / ".venv/bin/python")
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -145,19 +141,9 @@ def test_a_run_can_go_to_another_place_and_train_on(stack: Stack, tmp_path: Path
 
 
 def seen(address: str) -> str:
-    """The DOM that Chromium builds of a page; without Chromium, the page as served."""
-    if CHROMIUM is None:
-        with urllib.request.urlopen(address, timeout=30) as answer:
-            return answer.read().decode()
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-proxy-server", "--virtual-time-budget=5000"]
-    done = subprocess.run(
-        [CHROMIUM, *flags, "--dump-dom", address], capture_output=True, text=True, timeout=120, env=_home()
-    )
-    return done.stdout
-
-
-def _home() -> dict[str, str]:
-    return {**os.environ, "HOME": os.environ.get("TMPDIR", "/tmp")}
+    """A page as it is served."""
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        return answer.read().decode()
 
 
 def _json(address: str) -> dict[str, dict[str, str]]:
