@@ -158,11 +158,8 @@ def _refuse_unread(record: dict[str, Any]) -> None:
         if record.get(name) and ("messages" not in record or record.get("chosen") != record["messages"]):
             raise Wrong(f"it has {name}; preferences are not learned: give the wanted answer as messages alone")
     for name in OF_RECORDS:
-        if name not in record or (name == "weight" and record[name] == 1):
-            continue
-        if name == "mask" and isinstance(record[name], str) and ROLES.get(record[name].lower()) == "user":
-            continue  # NeMo's: the role that is not learned
-        raise Wrong(f"{name} is not read; say with weight 0 or 1 in a message whether it is learned")
+        if name in record and (name, record[name]) != ("weight", 1):
+            raise Wrong(f"{name} is not read; say with weight 0 or 1 in a message whether it is learned")
 
 
 def _refuse_media(given: dict[str, Any], name: str) -> None:

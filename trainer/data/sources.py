@@ -184,8 +184,6 @@ def _source(system: Any, info: dict[str, Any]) -> Source:
     if suffix in REFUSED:
         raise UserError(f"--input {name}: {suffix} files are not read; unpack or convert it to .txt or .jsonl")
     kind = KINDS.get(suffix, "text")
-    if kind == "parquet" and compression:
-        raise UserError(f"--input {name}: a Parquet file is compressed inside; unpack it")
     if name.startswith("http"):
         info = system.info(path)  # a listing says less
         if info.get("mimetype") == "text/html":

@@ -57,7 +57,7 @@ FORMS: dict[str, tuple[Record, list[Record], list[Record] | None]] = {
     "ShareGPT's tools": (
         {"conversations": [HUMAN, GPT], "tools": json.dumps([WEATHER["function"]]), "system": ""},
         [ASKED, TOLD], [WEATHER]),
-    "large letters": ({"mask": "User", "conversations": [HUMAN | {"from": "User"}, GPT | {"from": "Assistant"}]},
+    "large letters": ({"conversations": [HUMAN | {"from": "User"}, GPT | {"from": "Assistant"}]},
                       [ASKED, TOLD], None),
     "pygmalion's": ({"conversations": [{"role": "user", "value": "Rain?"}, {"role": "assistant", "value": "Yes."}]},
                     said("user: Rain?", "assistant: Yes."), None),
@@ -213,7 +213,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"messages": [LYON[0] | {"train": True}, LYON[1]]}, "message 1 of messages is to be learned by its train"),
     ({"conversations": [HUMAN, GPT | {"train_detail": [{"begin_offset": 0, "end_offset": 2, "train": False}]}]},
      "message 2 of conversations has train_detail"),
-    ({"messages": LYON[:2], "loss_mask": [0, 1]}, "loss_mask is not read"),
+    ({"mask": "User", "conversations": [HUMAN, GPT]}, "mask is not read"),
     ({"prompt": "x", "completion": "y", "label": False}, "label is false"),
     ({"conversations": [HUMAN, GPT], "kto_tag": "false"}, "kto_tag is 'false', not true"),
     ({"conversations": [HUMAN], "chosen": GPT, "rejected": GPT}, "it has chosen; preferences are not learned"),
