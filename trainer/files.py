@@ -22,9 +22,6 @@ TEMPLATES = "additional_chat_templates"
 """The folder of further chat templates, where transformers looks for them."""
 KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
 LARGEST_JSON = 256 << 20
-CONFIGS = ("config.json", "adapter_config.json", "generation_config.json")
-LARGEST_CONFIG = 4_000_000
-"""Bytes of each of CONFIGS; published ones have 100 kB at most. transformers takes 1.5 GB of memory for 60 MB."""
 LFS = b"version https://git-lfs.github.com/spec/"
 """Begins a pointer of Git LFS (its specification, version 1), which has less than 1,024 bytes."""
 POINTER = "is a Git LFS pointer, not the file itself; fetch that with git lfs pull"
@@ -61,20 +58,12 @@ def is_inside(path: Path, folder: Path) -> bool:
     return any(real.is_relative_to(base) for base in (root, *blobs))
 
 
-def require_regular(path: Path, inside: Path | None = None, largest: int | None = None) -> None:
-    """Raise UserError, in one line, for a file that a library would open by its name and must not.
-
-    largest: the most bytes that it may have.
-    """
+def require_regular(path: Path, inside: Path | None = None) -> None:
+    """Raise UserError, in one line, for a file that a library would open by its name and must not."""
     try:
-        with open_regular(path, inside) as file:
-            size = os.fstat(file.fileno()).st_size
+        open_regular(path, inside).close()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
-    if largest is not None and size > largest:
-        raise UserError(
-            f"{path}: has {size:,} bytes, and at most {largest:,} are read; it is no configuration of a model: fetch it"
-        )
 
 
 def is_plain_name(name: Any) -> bool:

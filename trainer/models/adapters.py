@@ -24,8 +24,7 @@ from trainer.config.schema import Config
 from trainer.config.values import shown, typed
 from trainer.contract import FETCHED
 from trainer.errors import UserError, one_line
-from trainer.files import CONFIGS, LARGEST_CONFIG, read_json, require_regular, write_json
-from trainer.models import capacity
+from trainer.files import read_json, write_json
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -58,16 +57,11 @@ class Adapter:
         source = net.name_or_path
         found = str(Path(source).resolve()) if Path(source).is_dir() else source
         self._base = {"model": found, "fingerprint": fingerprint(net)}
-        targets = _targets(net, settings.targets)
-        kind = type(net).__name__
-        capacity.require_room(
-            f"adapter.rank: {settings.rank}", f"the adapter of {kind}", _size(net, targets, settings.rank)
-        )
         self._config = LoraConfig(
             r=settings.rank,
             lora_alpha=settings.alpha,  # pyrefly: ignore[bad-argument-type]  # a factor; peft says int
             lora_dropout=settings.dropout,
-            target_modules=targets,
+            target_modules=_targets(net, settings.targets),
             fan_in_fan_out=any(isinstance(module, Conv1D) for module in net.modules()),
             task_type="CAUSAL_LM",
         )
@@ -236,9 +230,6 @@ def _settings(folder: Path) -> Any:
     """The settings of a saved adapter. Raises UserError for a kind of adapter that is not read."""
     from peft import LoraConfig
 
-    for name in FILES:
-        if os.path.lexists(folder / name):
-            require_regular(folder / name, folder, LARGEST_CONFIG if name in CONFIGS else None)
     found, plain = read_json(folder / CONFIG) or {}, vars(LoraConfig())
     if found.get("peft_type") != "LORA":
         raise UserError(f"{folder}: is an adapter of type {shown(found.get('peft_type'))}; only LORA is read")
@@ -354,14 +345,6 @@ def _published(source: str) -> str:
 def is_text_alone(net: Any) -> bool:
     """Whether a model is a text decoder and its head only, without parts such as a vision encoder."""
     return net.config.get_text_config() is net.config
-
-
-def _size(net: Any, targets: list[str], rank: int) -> int:
-    """How many numbers an adapter has."""
-    named = [
-        part for name, part in net.named_modules() if any(name == each or name.endswith(f".{each}") for each in targets)
-    ]
-    return rank * sum(sum(part.weight.shape) for part in named)
 
 
 def _targets(net: Any, wanted: str) -> list[str]:

@@ -22,12 +22,11 @@ from trainer.checkpoint.format import (
     verify_checkpoint,
     weight_files,
 )
-from trainer.config import container
 from trainer.config.paths import folder, path_or_name
 from trainer.contract import METRICS
 from trainer.errors import UserError, advice, one_line
-from trainer.files import CONFIGS, DESCRIPTION, LARGEST_CONFIG, list_names, read_json, require_regular
-from trainer.models import adapters
+from trainer.files import list_names, read_json, require_regular
+from trainer.models import adapters, capacity
 
 
 @dataclass(frozen=True)
@@ -161,35 +160,21 @@ def read_config(model: str) -> Any:
 
 
 def _check_files(model: str) -> None:
-    """Raise UserError for a model of which transformers would open what is no regular file of its folder, or a pickle.
+    """Raise UserError for a model of which transformers would open a pickle, or another model.
 
     An index may name pickles as weights, and an adapter's file another model.
     """
-    from safetensors import SafetensorError, safe_open
     from transformers.utils.hub import cached_file
 
     folder = Path(model)
     if folder.is_dir():
-        for path in sorted(folder.iterdir()):
-            if path.suffix in (*DESCRIPTION, ".safetensors"):
-                require_regular(path, folder, LARGEST_CONFIG if path.name in CONFIGS else None)
-        for path in filter(Path.is_file, weight_files(folder)):
-            try:
-                safe_open(path, "pt").__enter__().__exit__(None, None, None)
-            except SafetensorError as error:
-                raise UserError(
-                    f"{path}: is damaged or cut short ({one_line(error)}); fetch or copy it again"
-                ) from None
-    elif folder.exists():
-        require_regular(folder, largest=LARGEST_CONFIG)
-    else:
+        for path in filter(Path.is_file, weight_files(folder)):  # names no other file than safetensors
+            require_regular(path, folder)
+    elif not folder.exists():
         quiet = ("gated_repo", "missing_entries", "connection_errors")
         quiet = {f"_raise_exceptions_for_{what}": False for what in quiet}
         if found := cached_file(model, INDEX, **quiet):
             indexed(read_json(Path(found)) or {}, model)
-        for name in CONFIGS:
-            if found := cached_file(model, name, **quiet):
-                require_regular(Path(found), largest=LARGEST_CONFIG)
         if not cached_file(model, adapters.CONFIG, **quiet):
             return
     if adapters.is_folder(model) or not folder.exists():
@@ -211,19 +196,6 @@ def base_of(source: Source) -> str:
     where = f"is not in {' or '.join(places)}" if places else "is named nowhere"
     raise UserError(
         f"{source.model}: the base model of this adapter {where}; give its folder or its name on the hub with --base"
-    )
-
-
-def refuse_too_large(model: str) -> None:
-    """Raise UserError if the weights alone, in fp32, exceed this container's memory: TensorBoard's has 1 GiB.
-
-    The kernel kills a container over its limit without a message. The size of a model on the hub is not known yet.
-    """
-    if (allowed := container.limit()) is None or (needed := weights(Path(model)) * 4) <= allowed:
-        return
-    raise UserError(
-        f"{model}: its weights take {needed / 2**30:.1f} GiB, and this container may use {allowed / 2**30:.1f}; copy "
-        "the run with trainyard fetch, and run this command on a machine with more memory"
     )
 
 
@@ -282,7 +254,7 @@ def _read(model: str, dtype: Any = "float32") -> Any:
     logging.disable_progress_bar()
     with told("model", model, model):
         config = read_config(model)
-        refuse_too_large(model)
+        capacity.require_room("model", model, weights(Path(model)))
         kind: Any = transformers.AutoModelForCausalLM
         if config.architectures:
             kind = getattr(transformers, config.architectures[0])

@@ -85,8 +85,8 @@ def load(
         )
     config = _config("model.name", name, source)
     _check("model.name", name, config, vocabulary, length)
-    capacity.require_room("model.name", name, loading.weights(Path(source)), 4 if dtype == torch.float32 else 1)
     with loading.told("model.name", name, source):
+        capacity.require_room("model.name", name, loading.weights(Path(source)), 4 if dtype == torch.float32 else 1)
         if tokenizer is not None:
             _same_words(name, source, tokenizer)
         net = loading.read_weights(AutoModelForCausalLM, source, config, dtype)
@@ -206,19 +206,13 @@ def _config(key: str, name: str, source: str) -> "PreTrainedConfig":
 
 
 def _check_shape(file: str, config: "PreTrainedConfig") -> None:
-    """Raise UserError for what transformers builds in another shape than the file's author meant, or not at all."""
+    """Raise UserError for what transformers builds in another shape than the file's author meant."""
     shape = config.get_text_config()
     known = {*type(shape)().to_dict(), *type(shape).attribute_map}
     if foreign := sorted(SHAPE & shape.to_dict().keys() - known):
         raise UserError(
             f"model.config: {file}: a {shape.model_type} model has no {', '.join(foreign)}, which transformers would "
             f"pass over; its shape is in {', '.join(sorted(SHAPE & known))}"
-        )
-    heads, groups = (getattr(shape, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
-    if isinstance(heads, int) and isinstance(groups, int) and groups and heads % groups:
-        raise UserError(
-            f"model.config: {file}: num_key_value_heads is {groups}, which does not divide num_attention_heads "
-            f"({heads}); give a divisor of {heads}"
         )
 
 

@@ -15,8 +15,6 @@ from trainer.contract import DEVICE
 from trainer.elastic.network import interface_towards
 from trainer.errors import BrokenNode, UserError
 
-LARGEST_BYTES = 1 << 28
-"""Limit of one worker's part in an exchange of JSON: the answers to a question-answering set take a few megabytes."""
 TOUCH_SECONDS = 0.2
 """Pause between two votes of workers that wait for each other in `together`."""
 T = TypeVar("T")
@@ -84,28 +82,20 @@ class World:
         self.any(False)
 
     def from_first(self, value: Any) -> Any:
-        """Broadcast rank 0's JSON `value`; returns it on every worker.
+        """Rank 0's JSON `value`, on every worker."""
+        return self.gather(value if self.first else None)[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Gather every worker's JSON `value`, in order of rank, on each worker.
 
         torch's object collectives would unpickle what another pod sent. Raises ValueError for what is no JSON.
         """
-        if self.size == 1:
-            return value
-        content = _packed(value) if self.first else torch.empty(0, dtype=torch.uint8)
-        length = torch.tensor([content.numel()])
-        dist.broadcast(length, src=0, group=self.control)
-        if not self.first:
-            content = torch.empty(_bounded(int(length)), dtype=torch.uint8)
-        dist.broadcast(content, src=0, group=self.control)
-        return _unpacked(content)
-
-    def gather(self, value: Any) -> list[Any]:
-        """Gather every worker's JSON `value`, in order of rank, on each worker. Raises as `from_first`."""
         if self.size == 1:
             return [value]
         content = _packed(value)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(lengths, torch.tensor([content.numel()]), group=self.control)
-        longest = max(_bounded(int(length)) for length in lengths)
+        longest = max(int(length) for length in lengths)
         parts = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
         dist.all_gather(parts, torch.nn.functional.pad(content, (0, longest - content.numel())), group=self.control)
         return [_unpacked(part[: int(length)]) for part, length in zip(parts, lengths, strict=True)]
@@ -205,9 +195,3 @@ def _packed(value: Any) -> torch.Tensor:
 
 def _unpacked(content: torch.Tensor) -> Any:
     return json.loads(content.numpy().tobytes())
-
-
-def _bounded(length: int) -> int:
-    if not 0 < length <= LARGEST_BYTES:
-        raise ValueError(f"a worker announces {length} bytes; at most {LARGEST_BYTES} are exchanged")
-    return length

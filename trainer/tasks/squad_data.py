@@ -4,17 +4,14 @@ The format has versions 1.1 and 2 (Rajpurkar et al., arXiv 1606.05250 and 1806.0
 qas -> question, answers with text and answer_start, and in version 2 is_impossible. A text that does not fit one window
 is cut into several that overlap.
 
-SQuAD takes a processor a minute to tokenise and a second to read back, so one worker writes the windows to a file; the
-others and a restart read it. Its name is a hash of questions, tokenizer and lengths: a change of one makes a new file.
+SQuAD takes a processor a minute to tokenise and a second to read back, so the windows are kept in a file, which a
+restart reads. Its name is a hash of questions, tokenizer and lengths: a change of one makes a new file.
 """
 
-import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +24,7 @@ from trainer.config.values import shown, unique_keys
 from trainer.data import hub, sources
 from trainer.data.batches import order
 from trainer.errors import UserError, cause, one_line
-from trainer.files import fsync, open_regular
+from trainer.files import fsync
 
 ALIGNMENT = 32
 """Micro-batches are padded to a multiple of this, so that few different lengths occur."""
@@ -187,20 +184,14 @@ def _answer(question: Question, spans: np.ndarray) -> tuple[int, int]:
 def kept_features(
     questions: list[Question], tokenizer: Any, length: int, stride: int, question_tokens: int, folder: Path
 ) -> list[Feature]:
-    """features(), read from `folder` if a worker has written them before. A storage failure costs only time."""
+    """features(), read from `folder` if a worker has written them before."""
     shape = (length, stride, question_tokens)
     path = folder / f"{_digest(questions, tokenizer, shape)}.npz"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _one_at_a_time(path):
-            if (found := _read_kept(path)) is not None:
-                return found
-            made = features(questions, tokenizer, *shape)
-            _write_kept(path, made)
-            return made
-    except OSError as error:
-        log.event("questions_not_kept", folder=str(folder), reason=repr(error.strerror), action="'training goes on'")
-        return features(questions, tokenizer, *shape)
+    if path.exists():
+        return _read_kept(path)
+    made = features(questions, tokenizer, *shape)
+    _write_kept(path, made)
+    return made
 
 
 def digest(sets: list[list[Question]]) -> str:
@@ -218,20 +209,8 @@ def _digest(questions: list[Question], tokenizer: Any, shape: tuple[int, int, in
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
-@contextlib.contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Admit one worker at a time: the others wait instead of repeating its work. A killed worker's lock is released.
-
-    Storage without locks admits all of them: each then writes the same content to a temporary file of its own.
-    """
-    with open(path.with_suffix(".lock"), "ab") as file:
-        with contextlib.suppress(OSError):
-            fcntl.lockf(file, fcntl.LOCK_EX)
-        yield
-
-
 def _write_kept(path: Path, made: list[Feature]) -> None:
-    """Write all windows end to end. Raises OSError."""
+    """Write all windows end to end; a reader sees all of them or no file."""
     arrays = {
         "lengths": np.array([len(each.ids) for each in made], np.int32),
         "places": np.array([(each.question, each.start, each.end) for each in made], np.int32),
@@ -241,32 +220,22 @@ def _write_kept(path: Path, made: list[Feature]) -> None:
     kinds = [each.kinds for each in made if each.kinds is not None]
     if kinds:
         arrays["kinds"] = np.concatenate(kinds).astype(np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
-    try:
-        temporary.unlink(missing_ok=True)
-        with open(temporary, "xb") as file:
-            np.savez(file, **arrays)
-        fsync(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with open(temporary, "wb") as file:
+        np.savez(file, **arrays)
+    fsync(temporary)
+    os.replace(temporary, path)
 
 
-def _read_kept(path: Path) -> list[Feature] | None:
-    """Read the windows; None if the file is missing or damaged: the archive has checksums."""
-    try:
-        with open_regular(path) as kept, np.load(kept, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        cuts = np.cumsum(arrays["lengths"])[:-1]
-        ids, spans = np.split(arrays["ids"], cuts), np.split(arrays["spans"], cuts)
-        kinds = np.split(arrays["kinds"].astype(np.int32), cuts) if "kinds" in arrays else [None] * len(ids)
-        rows = zip(arrays["places"].tolist(), ids, kinds, spans, strict=True)
-        return [Feature(place[0], words, kind, span, place[1], place[2]) for place, words, kind, span in rows]
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        log.event("questions_damaged", file=str(path), reason=repr(one_line(error)), action="'made anew'")
-        return None
+def _read_kept(path: Path) -> list[Feature]:
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    cuts = np.cumsum(arrays["lengths"])[:-1]
+    ids, spans = np.split(arrays["ids"], cuts), np.split(arrays["spans"], cuts)
+    kinds = np.split(arrays["kinds"].astype(np.int32), cuts) if "kinds" in arrays else [None] * len(ids)
+    rows = zip(arrays["places"].tolist(), ids, kinds, spans, strict=True)
+    return [Feature(place[0], words, kind, span, place[1], place[2]) for place, words, kind, span in rows]
 
 
 def collate(chosen: list[Feature], padding: int, length: int | None = None) -> tuple[np.ndarray, ...]:

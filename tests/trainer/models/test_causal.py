@@ -136,7 +136,7 @@ def test_a_compiled_layer_is_one_graph_with_our_attention_in_it(monkeypatch: pyt
         same(gradients(net, lambda: module(inputs, targets)), expected)
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"opt"}))
+@pytest.mark.parametrize("family", ["llama", "gemma2", "doge", "gpt_neox", "gpt2"])
 def test_texts_packed_in_a_row_are_as_each_by_itself(family: str) -> None:
     net = network(family)
     module = CausalModel(net)
@@ -293,11 +293,10 @@ def test_what_generates_is_kept_by_a_resume_and_always_saved(tmp_path: Path) -> 
     assert (kept.eos_token_id, kept.temperature) == ([3, 0, 7], 0.9)
 
 
-@pytest.mark.parametrize("asked", ["eager", "flash_attention_2", "someone/kernel"])
-def test_the_way_of_attention_is_not_the_files_to_choose(tmp_path: Path, asked: str) -> None:
+def test_the_way_of_attention_is_not_the_files_to_choose(tmp_path: Path) -> None:
     network("llama").save_pretrained(tmp_path)
     described = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(described | {"attn_implementation": asked}))
+    (tmp_path / "config.json").write_text(json.dumps(described | {"attn_implementation": "someone/kernel"}))
     for read in (networks.load(str(tmp_path), 500, 32, None), loading.load(loading.from_name(str(tmp_path), "model"))):
         assert read.config._attn_implementation == "sdpa"
 

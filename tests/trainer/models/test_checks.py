@@ -21,24 +21,17 @@ from trainer.tasks import pretrain
 EXPERTS = GROUPED | {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 SOUND: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("mixtral", EXPERTS),
-    "olmoe": ("olmoe", EXPERTS),
     "a balancing loss of weight 0": ("mixtral", EXPERTS | {"output_router_logits": True, "router_aux_loss_coef": 0.0}),
-    "cohere": ("cohere", GROUPED),
     "granite": ("granite", GROUPED | {"logits_scaling": 4.0}),
     "mamba": ("mamba", {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 500}),
     "codegen": ("codegen", {"n_embd": 16, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "vocab_size": 500}),
     "bert, a decoder": ("bert", SMALL | {"is_decoder": True}),
 }
-BALANCED = "adds a loss that balances the experts of this .* set output_router_logits to false"
+BALANCED = "it learns something else; .* output_router_logits: false for a mixture of experts"
 LATER = "sees later tokens: its logits before a changed token differ by .* of their size; name a causal"
 UNSOUND: dict[str, tuple[str, dict[str, Any], str]] = {
     "mixtral with a balancing loss": ("mixtral", EXPERTS | {"output_router_logits": True}, BALANCED),
     "olmoe with a balancing loss": ("olmoe", EXPERTS | {"output_router_logits": True}, BALANCED),
-    "qwen2_moe with a balancing loss": (
-        "qwen2_moe",
-        EXPERTS | {"output_router_logits": True, "shared_expert_intermediate_size": 16},
-        BALANCED,
-    ),
     "a faint balancing loss": (
         "mixtral",
         EXPERTS | {"output_router_logits": True, "router_aux_loss_coef": 1e-9},
@@ -46,7 +39,6 @@ UNSOUND: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "bert": ("bert", SMALL, LATER),
     "electra": ("electra", SMALL | {"embedding_size": 32}, LATER),
-    "ernie": ("ernie", SMALL, LATER),
     "gemma3 both ways": ("gemma3_text", GROUPED | {"use_bidirectional_attention": True}, LATER),
     "roberta": ("roberta", SMALL | {"is_decoder": True}, r"this roberta model cannot compute a text \("),
 }
@@ -73,12 +65,10 @@ def test_a_sound_model_passes_and_nothing_of_it_changes(name: str, dataset: Path
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_every_family_passes_with_large_weights_and_in_half_precision(family: str, dtype: torch.dtype) -> None:
+def test_every_family_passes_with_large_weights_in_half_precision(family: str) -> None:
     from trainer.models import checks
 
-    module = networks.module(network(family).to(dtype))
-    checks.check("model.name", module, dtype)
+    checks.check("model.name", networks.module(network(family).to(torch.bfloat16)), torch.bfloat16)
 
 
 @pytest.mark.parametrize("name", UNSOUND)

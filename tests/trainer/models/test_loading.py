@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -64,9 +63,7 @@ def refusal(opener: str, folder: Path) -> str:
 
 
 @opened
-@pytest.mark.parametrize(
-    "name", ["pytorch_model.bin", "modeling.py", "../other/model.safetensors", "/etc/passwd", 5, []]
-)
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "../other/model.safetensors", 5])
 def test_an_index_that_names_anything_but_safetensors_beside_it_is_refused(
     opener: str, name: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,58 +75,22 @@ def test_an_index_that_names_anything_but_safetensors_beside_it_is_refused(
     assert f"its {INDEX} names" in refusal(opener, folder)
 
 
-def _damage(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def _outside(path: Path) -> None:
-    path.rename(path.parents[1] / path.name)
-    path.symlink_to(path.parents[1] / path.name)
-
-
-def _odd(make: Callable[[Path], object]) -> Callable[[Path], None]:
-    def replace(path: Path) -> None:
-        path.unlink()
-        make(path)
-
-    return replace
-
-
-HARMS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a pointer": (lambda path: (path.write_bytes(POINTER), None)[1], "is a Git LFS pointer"),
-    "a FIFO": (_odd(os.mkfifo), "is a FIFO"),
-    "a folder": (_odd(Path.mkdir), ""),
-    "a link out": (_outside, "is a link that leads out of its folder"),
-    "a link to a device": (_odd(lambda path: path.symlink_to("/dev/zero")), "is a link that leads out of its folder"),
-    "a link to nothing": (_odd(lambda path: path.symlink_to("nothing")), ""),
-}
+@opened
+def test_weights_that_are_none_are_called_that(opener: str, folder: Path, tmp_path: Path) -> None:
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    for damaged in (b"", content[:5000]):
+        weights.write_bytes(damaged)
+        assert re.search("cannot be read .*header", refusal(opener, folder), re.IGNORECASE)
+    weights.write_bytes(POINTER)
+    assert "is a Git LFS pointer" in refusal(opener, folder)
+    weights.rename(tmp_path / "elsewhere.safetensors")
+    weights.symlink_to(tmp_path / "elsewhere.safetensors")
+    assert "is a link that leads out of its folder" in refusal(opener, folder)
 
 
 @opened
-@pytest.mark.parametrize("harm", HARMS)
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "generation_config.json"])
-def test_what_stands_in_a_files_place_is_named_before_a_library_opens_it(
-    name: str, harm: str, opener: str, folder: Path
-) -> None:
-    (folder / name).touch()
-    change, expected = HARMS[harm]
-    change(folder / name)
-    said = refusal(opener, folder)
-    assert expected in said
-    assert str(folder) in said
-
-
-@opened
-def test_damaged_weights_are_called_that(opener: str, folder: Path) -> None:
-    for content in (b"", b"not weights", b"\xff" * 99, (folder / "model.safetensors").read_bytes()[:5000]):
-        (folder / "model.safetensors").write_bytes(content)
-        assert "model.safetensors: is damaged or cut short" in refusal(opener, folder)
-
-
-@opened
-@pytest.mark.parametrize(
-    "kind", ["bitsandbytes", "awq", "gptq", "compressed-tensors", "fbgemm_fp8", "hqq", "none said"]
-)
+@pytest.mark.parametrize("kind", ["gptq", "none said"])
 def test_a_quantisation_that_is_not_read_is_named(kind: str, opener: str, folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"load_in_4bit": True} | ({"quant_method": kind} if " " not in kind else {})
@@ -192,8 +153,6 @@ STORED: dict[str, Callable[[Path], None]] = {
     "fp32": lambda folder: None,
     "fp8": fp8,
     "fp32, called bf16": lambda folder: described(folder, dtype="bfloat16"),
-    "fp32, called fp16": lambda folder: described(folder, dtype="float16"),
-    "fp32, of no type": lambda folder: described(folder, dtype=None),
     "sharded": sharded,
     "tied, saved twice": tied,
 }
@@ -232,13 +191,10 @@ def test_an_adapter_of_a_model_that_was_trained_further_is_refused(folder: Path,
     ("change", "expected"),
     [
         ({"peft_type": "XLORA"}, "is an adapter of type 'XLORA'; only LORA is read"),
-        ({"peft_type": "MULTITASK_PROMPT_TUNING"}, "only LORA is read"),
-        ({"peft_type": None}, "only LORA is read"),
         ({"peft_type": ["LORA"]}, "only LORA is read"),
         ({"megatron_config": {"a": 1}, "megatron_core": "antigravity"}, "megatron_config, megatron_core of its"),
         ({"corda_config": {"cache_file": "/data/evil.bin"}}, "corda_config of its"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights=pissa of its"),
-        ({"layer_replication": [[0, 2], [1, 2]]}, "layer_replication of its"),
         ({"a_key_of_tomorrow": True}, "a_key_of_tomorrow of its"),
     ],
     ids=str,
@@ -266,28 +222,3 @@ def test_a_model_that_brings_an_adapter_is_refused(opener: str, folder: Path) ->
 def test_a_hub_folder_with_a_manifest_of_its_own_is_no_checkpoint(folder: Path) -> None:
     (folder / "manifest.json").write_text("{}")
     assert loading.from_name(str(folder), "--model").model == str(folder)
-
-
-@opened
-@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
-def test_a_configuration_of_many_megabytes_is_refused(
-    opener: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """transformers takes 25 bytes of memory for each of its bytes."""
-    found = json.loads((folder / name).read_text())
-    (folder / name).write_text(json.dumps(found | {"more": "x" * 3_900_000}))
-    assert OPENERS[opener](folder) is not None
-    (folder / name).write_text(json.dumps(found | {"more": "x" * 4_100_000}))
-    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda *_, **__: pytest.fail("it was read"))
-    assert re.search(rf"{name}: has 4,1\d\d,\d\d\d bytes, and at most 4,000,000 are read", refusal(opener, folder))
-    if name == "config.json":
-        with pytest.raises(UserError, match=r"model.config: .*at most 4,000,000 are read"):
-            networks.from_config(str(folder / name), 256, 0, 8, 1)
-
-
-def test_an_adapters_configuration_of_many_megabytes_is_refused(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "adapter").mkdir()
-    shutil.copy(folder / "model.safetensors", tmp_path / "adapter" / "adapter_model.safetensors")
-    settings = {"peft_type": "LORA", "base_model_name_or_path": str(folder), "more": "x" * 4_100_000}
-    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(settings))
-    assert "bytes, and at most 4,000,000 are read" in refusal("sample", tmp_path / "adapter")

@@ -354,15 +354,3 @@ def test_the_scores_may_have_more_layers_than_one(
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(UserError, match="lacks 1 of the model's tensors, such as model"):
         squad.network(configuration.load(arguments(tmp_path / "run", model__name=folder)))
-
-
-@pytest.mark.parametrize("asked", ["eager", "someone/kernel"])
-def test_the_way_of_attention_is_not_the_files_to_choose(
-    arguments: Callable[..., list[str]], encoder: Path, tmp_path: Path, asked: str
-) -> None:
-    folder = tmp_path / "encoder"
-    shutil.copytree(encoder, folder)
-    described = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(described | {"attn_implementation": asked}))
-    config = configuration.load(arguments(tmp_path / "run", model__name=folder))
-    assert squad.network(config)[1].config._attn_implementation == "sdpa"

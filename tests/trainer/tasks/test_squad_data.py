@@ -1,11 +1,9 @@
-"""One worker tokenises the questions; the others and a restart read the result."""
+"""Questions are tokenised once, and read by a restart; what is no question is refused."""
 
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 from transformers import PreTrainedTokenizerFast
 
-from tests.trainer.conftest import wait_until
 from trainer.errors import UserError
 from trainer.tasks import squad_data
 from trainer.tasks.squad_data import Feature, Question, features
@@ -77,59 +74,6 @@ def test_other_questions_and_other_lengths_are_made_anew(words: Any, made: list[
     assert len(made) == 4
 
 
-def test_a_damaged_file_is_replaced(
-    words: Any, made: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    squad_data.kept_features(QUESTIONS, words, *SHAPE, tmp_path)
-    (path,) = tmp_path.glob("*.npz")
-    content = bytearray(path.read_bytes())
-    for damaged in (content[: len(content) // 2], b"", bytes(byte ^ 1 for byte in content)):
-        path.write_bytes(damaged)
-        assert_equal(squad_data.kept_features(QUESTIONS, words, *SHAPE, tmp_path), features(QUESTIONS, words, *SHAPE))
-        assert "event=questions_damaged" in capsys.readouterr().out
-    assert len(made) == 4
-    assert path.read_bytes() == content
-
-
-def test_a_storage_that_refuses_costs_time_only(words: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("", "utf-8")
-    found = squad_data.kept_features(QUESTIONS, words, *SHAPE, tmp_path / "file" / "questions")
-    assert_equal(found, features(QUESTIONS, words, *SHAPE))
-    assert "event=questions_not_kept" in capsys.readouterr().out
-
-
-def test_workers_that_start_together_make_them_once(
-    words: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock = fcntl.lockf
-
-    def told(what: str) -> None:
-        (tmp_path / f"{what}-{multiprocessing.current_process().name}").touch()
-
-    def locks(*given: Any) -> None:
-        told("asked")
-        lock(*given)
-
-    def makes(questions: list[Question], *rest: Any) -> list[Feature]:
-        told("made")
-        wait_until(lambda: len(list(tmp_path.glob("asked-*"))) == 3, 30, "all of them are there")
-        return features(questions, *rest)
-
-    monkeypatch.setattr(fcntl, "lockf", locks)
-    monkeypatch.setattr(squad_data, "features", makes)
-    # A fork lacks the tokenizer's threads that an earlier test started, and would wait for them.
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    context = multiprocessing.get_context("fork")
-    arguments = (QUESTIONS, words, *SHAPE, tmp_path / "questions")
-    workers = [context.Process(target=squad_data.kept_features, args=arguments) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
-    assert [worker.exitcode for worker in workers] == [0, 0, 0]
-    assert len(list(tmp_path.glob("made-*"))) == 1
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -183,7 +127,6 @@ def test_two_questions_with_one_id_are_refused(name: str, tmp_path: Path) -> Non
             "has context twice in one object",
         ),
         (json.dumps(asked(None)), "id must be text or a whole number"),
-        (json.dumps(asked(True)), "id must be text or a whole number"),
     ],
 )
 def test_keys_that_are_not_unique_or_no_keys_are_refused(text: str, said: str, tmp_path: Path) -> None:
