@@ -69,11 +69,17 @@ def init(
         Literal["language_model", "finetune"] | None,
         _option("TASK", "Default: finetune for a file of conversations, else language_model."),
     ] = None,
+    epochs: Annotated[
+        float | None,
+        _option("N", "Passes over the data. Default: 3 to 10 for a model; from scratch 4, of much text 1.", min=0.001),
+    ] = None,
     tokens: Annotated[
         int | None, _option("N", "How many the data has, where no file of this machine tells.", min=1)
     ] = None,
     project: Annotated[str | None, _option("ID", "On Google Cloud: the project.")] = None,
     address: Annotated[str | None, _option("CIDR", "On AWS: who may reach the cluster's API: 198.51.100.7/32.")] = None,
+    context: Annotated[str | None, _option("CONTEXT", "Of your kubeconfig, instead of this machine's node.")] = None,
+    registry: Annotated[str | None, _option("REGISTRY", "What that cluster pulls from, such as ghcr.io/you.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file of a stack that is there.")] = False,
 ) -> None:
     name = ask(name, "NAME", "Name of the stack", lambda said: free(said, force))
@@ -84,6 +90,7 @@ def init(
     model, weights, recipe = ask(model, "--model", question, read_model, default=SCRATCH)
     question = "Data: a file or folder of this machine, hf:NAME, an address, or sample"
     found = ask(data, "--data", question, lambda said: read_data(said, tokens))
+    own: dict[str, Any] = {"image": {"registry": registry}} if registry else {}
 
     def checked(values: dict[str, Any]) -> dict[str, Any]:
         lent(str(like), values, str(name))
@@ -92,25 +99,17 @@ def init(
     kind = cluster_kind(stack_file_values(str(like)))
     if kind == "gke":
         question = "Google Cloud project (`gcloud projects list`)"
-        own = ask(project, "--project", question, lambda said: checked({"gke": {"project": said}}))
+        own |= ask(project, "--project", question, lambda said: checked({"gke": {"project": said}}))
     elif kind == "eks":
         question = "Who may reach the cluster: this machine's address (`curl https://checkip.amazonaws.com`) with /32"
-        own = ask(address, "--address", question, lambda said: checked({"eks": {"apiAllowedCidrs": [said]}}))
+        own |= ask(address, "--address", question, lambda said: checked({"eks": {"apiAllowedCidrs": [said]}}))
     else:  # two stacks on one cluster need two namespaces
-        own = {"cluster": {"namespace": name}}
+        own["cluster"] = {"namespace": name, **({"context": context} if context else {})}
     task = task or ("finetune" if found.longest else "language_model")
-    made, text, config = NewStack(
-        name=str(name),
-        like=str(like),
-        own=own,
-        model=model,
-        recipe=recipe,
-        weights=weights,
-        task=task,
-        input=found.input,
-        tokens=found.tokens,
-        longest=found.longest if task == "finetune" else 0,
-    ).write()
+    asked: dict[str, Any] = {"name": name, "like": like, "own": own, "model": model, "weights": weights, "task": task}
+    asked["recipe"] = recipe
+    asked["longest"] = found.longest if task == "finetune" else 0
+    made, text, config = NewStack(**asked, passes=epochs, input=found.input, tokens=found.tokens).write()
     file = ROOT / f"Pulumi.{name}.yaml"
     file.write_text(text + secrets_of(file), "utf-8")
     tell(made, config, found)
@@ -172,15 +171,23 @@ def read_model(given: str) -> tuple[str, Path | None, str]:
     """As `training.model.name`, its folder on this machine, and `training.recipe`. Raises CommandError."""
     if given in (SCRATCH, MODERN):
         return "", None, "modern" if given == MODERN else "gpt2"
+    if given.startswith("/data/"):
+        return given, None, "gpt2"
     folder = Path(given)
-    if given.startswith("/data/") or not (folder.is_dir() or given.startswith((".", "/", "~"))):
+    if not folder.is_dir():
+        if given.startswith((".", "/", "~")):
+            raise CommandError(
+                f"--model {given}: no such folder; give one with config.json, or a name on the hub", code=2
+            )
         return given, None, "gpt2"
     try:
         if not isinstance(json.loads((folder / "config.json").read_text("utf-8")), dict):
             raise ValueError("it is not an object")
     except (OSError, ValueError) as error:
-        remedy = "give a folder that transformers loads, or a name on the hub"
-        raise CommandError(f"--model {given}: config.json: {error}; {remedy}", code=2) from None
+        why = getattr(error, "strerror", None) or error
+        raise CommandError(
+            f"--model {given}: config.json: {why}; give a folder that transformers loads", code=2
+        ) from None
     return f"/data/models/{folder.resolve().name}", folder, "gpt2"
 
 

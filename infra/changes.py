@@ -33,7 +33,7 @@ STATE = "pulumi:pulumi:readStackResourceOutputs"
 PRECIOUS = ("cluster", "data", "objects")
 KIND = "cluster.kind"
 #: Keys that say what a change of another one loses.
-READ = ("storage.retain",)
+READ = ("storage.retain", "storage.tier")
 #: Key of the record for the shared volume's kind, with the default filled in.
 VOLUME = "volume"
 #: Key of the record for a digest of what the stack file asked for: what to train, and on what.
@@ -142,7 +142,8 @@ def _moved(config: StackConfig, built: Mapping[str, Any]) -> Iterator[tuple[str,
 def _impossible(said: list[Mark], old: Any, new: Any, built: Mapping[str, Any]) -> str:
     """Why a change cannot succeed; "": it can."""
     volume = built.get(VOLUME, "")
-    rows = (mark for mark in said if isinstance(mark, Impossible) and (not mark.on or volume in mark.on))
+    there = {volume, f"{volume} {built.get('storage.tier')}"}
+    rows = (mark for mark in said if isinstance(mark, Impossible) and (not mark.on or there & {*mark.on}))
     return next((mark.because for mark in rows if mark.when(old, new)), "")
 
 

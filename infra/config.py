@@ -78,6 +78,11 @@ class StackConfig:
         """torch's build in the trainer's image: cpu or cuda."""
         return self.image.torch or ("cuda" if self.workers.gpus else "cpu")
 
+    @property
+    def threads_per_core(self) -> int | None:
+        """`nodes.threadsPerCore`, where the cloud has it. Raises Absent."""
+        return getattr(self.section(NodesConfig), "threads_per_core", None)
+
     def value(self, key: str) -> Any:
         """The value of a key such as nodes.machineType, as a stack file has it; None: the configuration has none."""
         owner, name = self._owner(key)

@@ -64,7 +64,7 @@ class Impossible:
     when: When
     because: str
     on: tuple[str, ...] = ()
-    """Kinds of volume; empty: any."""
+    """Kinds of volume, each alone or with its tier (`filestore ZONAL`); empty: any."""
 
     def __str__(self) -> str:
         only = f" ({', '.join(self.on)})" if self.on else ""

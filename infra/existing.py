@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
     cluster = config.cluster
     assert cluster.context is not None, "infra.rules lets no existing cluster without a context through"
     kubeconfig, offer = find_context(cluster.context, cluster.kubeconfig, stack)
-    image, storage = image_settings(config, stack), _storage(config, offer, stack)
+    image, storage = _together(stack, lambda: image_settings(config, stack), lambda: _storage(config, offer, stack))
     if missing := _missing_inputs(config, storage.local_folder):
         raise ConfigError(stack, missing)
     registry = image.registry
@@ -91,6 +91,19 @@ def existing_cluster(config: StackConfig, stack: str) -> Cluster:
         # A node that offers a folder is this machine.
         shared=offer.storagePath is None,
     )
+
+
+def _together(stack: str, *asked: Callable[[], Any]) -> list[Any]:
+    """What the functions return. Raises ConfigError with the problems of all of them."""
+    found, problems = [], []
+    for each in asked:
+        try:
+            found.append(each())
+        except ConfigError as error:
+            problems += error.lines
+    if problems:
+        raise ConfigError(stack, problems)
+    return found
 
 
 def _missing_inputs(config: StackConfig, folder: str | None) -> list[str]:

@@ -52,12 +52,18 @@ class Machine:
     """CPU flag that makes the training fast; the trainer checks it at start."""
     compact: bool = True
     """Whether its pools can have compact placement."""
+    threads_selectable: bool = True
+    """Whether hyperthreading can be switched off (threads per core 1)."""
     max_pods: int = 110
     """Pods that the node's network addresses allow; EKS's kubelet reserves memory for each."""
     system: bool = False
     """Whether it is for the system pool, not for training."""
     efa: bool = False
     """Whether an Elastic Fabric Adapter, a network between nodes that bypasses the kernel's TCP, can be attached."""
+
+    def threads(self, per_core: int | None) -> int:
+        """Logical processors with `per_core` threads on each core; None: the machine's default, two."""
+        return self.vcpus // 2 * (per_core or 2)
 
 
 def machine_type(**fields: Any) -> Machine:
@@ -66,20 +72,21 @@ def machine_type(**fields: Any) -> Machine:
     return Machine(**plain)
 
 
-def allocatable(machine: Machine) -> tuple[float, float]:
+def allocatable(machine: Machine, threads_per_core: int | None = None) -> tuple[float, float]:
     """(CPU, GiB) of a node that pods can ask for.
 
     The clouds' kubelets reserve 6 % of the first core, 1 % of the second, 0.5 % of the next two and 0.25 % of the rest,
     and 100 MiB of memory for evictions.
     """
-    reserved = by_steps(machine.vcpus, [(1, 0.06), (1, 0.01), (2, 0.005), (None, 0.0025)])
+    cpus = machine.threads(threads_per_core)
+    reserved = by_steps(cpus, [(1, 0.06), (1, 0.01), (2, 0.005), (None, 0.0025)])
     memory = machine.memory_gib * machine.node.seen - machine.node.kept(machine) - 100 / 1024
-    return round(machine.vcpus - reserved, 2), round(memory, 2)
+    return round(cpus - reserved, 2), round(memory, 2)
 
 
-def for_pods(machine: Machine) -> tuple[float, float]:
+def for_pods(machine: Machine, threads_per_core: int | None = None) -> tuple[float, float]:
     """(CPU, GiB) that one training pod can have on a node of its own: whole processors, whole GiB."""
-    cpu, memory = allocatable(machine)
+    cpu, memory = allocatable(machine, threads_per_core)
     daemons_cpu, daemons_gib = machine.node.daemons
     return float(int(cpu - daemons_cpu)), float(int(memory - daemons_gib))
 

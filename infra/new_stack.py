@@ -19,12 +19,13 @@ from infra.config import ConfigError, StackConfig
 from infra.finding import Finding, read_line
 from infra.parse import parse
 from infra.speed import facts, tokens_per_second
-from infra.stackfiles import PROJECT, stack_file, stack_file_values
+from infra.stackfiles import PROJECT, ours, stack_file, stack_file_values
 from infra.trainings import KEYS
 from trainer.config.base import merge
 from trainer.config.memory import PUBLISHED
 from trainer.config.presets import PRESETS
 from trainer.config.settings import Config
+from trainer.config.values import StackReader, read_yaml
 from trainer.plain import counted
 
 #: Steps that a training should have; at least, if need be with shorter windows and more epochs; and epochs at most.
@@ -98,6 +99,8 @@ class NewStack:
     """Of the data, about; None: unknown."""
     longest: int
     """Tokens of the longest conversation, at most; 0: unknown, or there is none."""
+    passes: float | None
+    """Over the data; None: what suits its size."""
     room: int = 0
     """The longest window that fits the machines; 0: any may."""
 
@@ -117,8 +120,7 @@ class NewStack:
             problems = problems or _problems(changed, self.name)
             if not problems:
                 hours = self._limit(parse(changed, self.name))
-                changed = merge(changed, {"job": {"maxHours": hours}} if hours else {})
-                return self, self._text(changed), parse(changed, self.name)
+                return self, *self._text(merge(changed, {"job": {"maxHours": hours}} if hours else {}))
             refused = refused or problems
             if any(each.key != "training.engine.name" for each in problems):  # of memory
                 break
@@ -150,7 +152,8 @@ class NewStack:
             if self.recipe != before.recipe:
                 rate = None  # the recipe's own
         # A model from scratch learns from small data four times as well as from new text (arXiv 2305.16264).
-        epochs = 3 if self.model else 4 if (self.tokens or 1e9) < 1e9 else 1
+        epochs = self.passes or (3 if self.model else 4 if (self.tokens or 1e9) < 1e9 else 1)
+        epochs = int(epochs) if epochs == int(epochs) else epochs
         once = self.learnt or 0
         few = max(WINDOWS, FEWEST * self._world / epochs)
         while length > SHORTEST and 0 < once < few * length and self.longest <= length // 2:
@@ -163,7 +166,7 @@ class NewStack:
             most = min(most, once * epochs / FEWEST, max(LEAST, once * epochs / STEPS))
         while 2 * size <= most:
             size *= 2
-        while 0 < once * epochs < FEWEST * size and epochs < EPOCHS:
+        while self.passes is None and 0 < once * epochs < FEWEST * size and epochs < EPOCHS:
             epochs += 1
         optimizer: dict[str, Any] = {"learningRate": rate} if rate else {}
         found = dict[str, Any](task=self.task, model=model, epochs=epochs, tokensPerStep=size, sequenceLength=length)
@@ -218,10 +221,14 @@ class NewStack:
         """What the training cannot do with this data."""
         length, steps, many = self.training["sequenceLength"], self.steps, self.tokens or 0
         if self.longest > length:
-            said = f"the longest conversation has up to {self.longest:,} tokens"
-            yield f"{said}; what is behind the first {length:,} is cut off (training.sequenceLength)"
+            why = "all that the model takes" if length == self.positions else "more, if the model takes it, cuts less"
+            yield (
+                f"the longest conversation has up to {self.longest:,} tokens; what is behind the first {length:,} is "
+                f"cut off (training.sequenceLength: {'all that fits' if self.room else why})"
+            )
         if steps and steps < FEWEST:
-            yield f"{counted(steps, 'step')} teach next to nothing: give more data, or fewer workers"
+            least = f"each has at least a window of {length:,} tokens for each of {counted(self._world, 'worker')}"
+            yield f"{counted(steps, 'step')} teach next to nothing ({least}): give more data, epochs or fewer workers"
         if 0 < many < LITTLE[bool(self.model)]:
             yield f"about {many:,} tokens teach a model little more than to repeat them: give more data"
 
@@ -239,16 +246,17 @@ class NewStack:
             return max(LEAST_HOURS, math.ceil(LIMIT * hours[1]))
         return math.ceil(min(LEAST_HOURS + STEP_HOURS * self.steps, config.job.max_hours)) if self.steps else 0
 
-    def _text(self, values: Mapping[str, Any]) -> str:
-        """The text of the file with these values."""
+    def _text(self, values: Mapping[str, Any]) -> tuple[str, StackConfig]:
+        """The text of the file with these values, and what is read from it. Raises ConfigError."""
         training = values["training"]
         learns = self.model or f"a model from scratch ({training['model']['preset']})"
         learns += " with LoRA" if "adapter" in training else ""
         does = "Fine-tunes" if self.task == "finetune" else "Trains"
         kept = {key: value for key, value in stack_file(self.like)["config"].items() if key.startswith("pulumi:")}
         content = {"config": kept | {f"{PROJECT}:{key}": value for key, value in values.items() if value}}
-        return (
+        text = (
             f"# {does} {learns} on {self.input}, with machines like those of {self.like}.\n"
             f"# Written by `trainyard init` on {datetime.now(UTC).date()}; docs/configuration.md has every key.\n"
             f"{yaml.safe_dump(content, sort_keys=False, width=110)}"
         )
+        return text, parse(ours(read_yaml(text, StackReader)["config"]), self.name)

@@ -179,7 +179,7 @@ def _fill_in(config: StackConfig, stack: str) -> StackConfig:
 def _fill_nodes(config: StackConfig) -> StackConfig:
     """Size each pod to a whole node of the machine type, unless the stack file says otherwise."""
     machine, workers = config.machine, config.workers
-    cpu, memory = for_pods(machine)
+    cpu, memory = for_pods(machine, config.threads_per_core)
     whole_node: dict[str, Any] = {
         "cpu": cpu,
         "memory_gib": memory,

@@ -161,8 +161,8 @@ def _pods_fit_nodes(config: StackConfig) -> Iterator[str]:
 
 @breaks(
     "gcp-c3",
-    {"workers": {"cpu": 8}},
-    "workers.cpu: 8 on c3-highmem-8, which has 8 CPUs, 7.91 of them for pods, less what the cluster's own pods take",
+    {"nodes": {"threadsPerCore": 1}, "workers": {"cpu": 7}},
+    "workers.cpu: 7 on c3-highmem-8 with 1 thread a core, which has 4 CPUs, 3.92 of them for pods, less what the cl",
 )
 @breaks(
     "gcp-c3",
@@ -174,11 +174,14 @@ def _pods_fit_nodes(config: StackConfig) -> Iterator[str]:
     "gcp-a100", {"workers": {"gpus": 4}}, "workers.gpus: 4 on a2-highgpu-8g, which has nvidia-tesla-a100 x8; allowed: 8"
 )
 def _pod_fits_node(config: StackConfig) -> Iterator[str]:
-    machine, workers = config.machine, config.workers
-    (cpu, memory), (most_cpu, most_memory) = allocatable(machine), for_pods(machine)
+    machine, workers, per_core = config.machine, config.workers, config.threads_per_core
+    cpus = machine.threads(per_core)
+    cpu, memory = allocatable(machine, per_core)
+    most_cpu, most_memory = for_pods(machine, per_core)
+    threads = f" with {per_core} thread a core" if per_core else ""
     if workers.cpu > most_cpu:
         yield (
-            f"workers.cpu: {workers.cpu:g} on {machine.name}, which has {machine.vcpus} CPUs, "
+            f"workers.cpu: {workers.cpu:g} on {machine.name}{threads}, which has {cpus} CPUs, "
             f"{cpu:g} of them for pods, less what the cluster's own pods take; allowed: at most {most_cpu:g}"
         )
     if workers.memory_gib > most_memory:

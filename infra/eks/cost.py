@@ -53,8 +53,15 @@ def _storage(config: StackConfig, region: str) -> Line:
 def _notes(config: StackConfig) -> list[str]:
     eks, nodes, storage = config.section(EksConfig), config.section(EksNodes), config.section(EksStorage)
     notes = ["EFS bills what is stored; storage.sizeGib is the guess of this estimate."]
-    if "audit" in eks.logs:
-        notes.append(f"CloudWatch bills {prices.FEES['logs_gb']:.2f} USD for each GB of the audit log.")
+    if nodes.consumption == "spot":
+        notes.append(
+            "Spot prices follow demand, by zone and size; this is the mean of one day (infra/eks/prices.yaml)."
+        )
+    if eks.logs:
+        kinds = ", ".join(eks.logs)
+        notes.append(
+            f"CloudWatch bills {prices.FEES['logs_gb']:.2f} USD for each GB of the control plane's logs ({kinds})."
+        )
     if nodes.fallback == "on_demand":
         each = prices.machine(eks.region, nodes.machine_type)
         full = "at no known price" if each is None else f"for {nodes.max * each:.2f} USD an hour"

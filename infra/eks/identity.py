@@ -130,3 +130,13 @@ def bucket_reader(config: StackConfig, scope: Scope, cluster: aws.eks.Cluster) -
     ]
     who = identity("reader", scope, PODS, statements={"buckets": statements})
     return pod_identity("reader", scope, cluster, config.cluster.namespace, READER, who)
+
+
+def oidc(scope: Scope, cluster: aws.eks.Cluster) -> aws.iam.OpenIdConnectProvider:
+    """The OIDC provider for software that assumes roles with its service account's token (IRSA)."""
+    return aws.iam.OpenIdConnectProvider(
+        "oidc",
+        url=cluster.identities[0].oidcs[0].issuer.apply(lambda issuer: issuer or ""),
+        client_id_lists=["sts.amazonaws.com"],
+        opts=scope.options(),
+    )

@@ -130,6 +130,9 @@ class EksConfig(Section):
     # Turned on in place (terraform-provider-aws internal/service/eks/cluster.go at 00555dc5, read 2026-11-22).
     secrets_encryption: Annotated[bool, Impossible(turned_off, "EKS takes no encryption of Secrets back")] = True
     """Encrypt the cluster's Secrets with a KMS key of the stack, on top of AWS's own encryption at rest."""
+    irsa: bool = False
+    """Make the cluster an OIDC provider of IAM, for software that supports only IAM roles for service accounts. The
+    stack itself uses pod identity."""
     logs: tuple[Literal["api", "audit", "authenticator", "controllerManager", "scheduler"], ...] = (
         "api",
         "authenticator",

@@ -58,6 +58,7 @@ def _machine(family: str, size: str, row: list[Any], entry: Mapping[str, Any]) -
         local_ssds=[0, disks] if accelerators else [0],
         bundled_ssds=disks,
         boot_disks=["gp3"],
+        threads_selectable=False,
         max_pods=pods,
         efa=efa,
         system=not accelerators,

@@ -59,6 +59,8 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     # Pods get the roles of their service accounts when they start.
     reader = identity.bucket_reader(config, scope, control_plane)
     roles = [identity.autoscaler(scope, control_plane), *([reader] if reader else [])]
+    if eks.irsa:
+        identity.oidc(scope, control_plane)
     kubernetes = k8s.Provider(
         "cluster",
         **reached,

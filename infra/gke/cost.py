@@ -30,6 +30,7 @@ def estimate(config: StackConfig, images_gib: int) -> Estimate:
 
 
 def _nodes(what: str, region: str, machine_type: str, fewest: int, most: int, *, spot: bool) -> Line:
+    # Switching hyperthreads off changes the number of CPUs, not the price.
     rate = prices.of_machine(region, machines()[machine_type])
     each = (rate.spot if spot else rate.on_demand) if rate else None
     return counted(what, fewest, most, each)
@@ -61,8 +62,8 @@ def _nat(gke: GkeConfig, nodes: GkeNodes) -> Line:
 def _storage(config: StackConfig, region: str) -> Line:
     storage = config.section(GkeStorage)
     if storage.kind == "filestore":
-        each = monthly(storage.size_gib, prices.FEES["filestore_gib"] if region in prices.REGIONS else None)
-        return always(f"Filestore, {storage.size_gib} GiB", each)
+        each = monthly(storage.size_gib, prices.FILESTORE_GIB[storage.tier] if region in prices.REGIONS else None)
+        return always(f"Filestore {storage.tier}, {storage.size_gib} GiB", each)
     return _disks("data disk", region, storage.disk_type, storage.size_gib, 1, 1)
 
 
@@ -75,6 +76,8 @@ def _notes(config: StackConfig) -> list[str]:
         notes.append(f"nodes.fallback: where nothing cheaper is, all workers come on demand, {price}.")
     if len(zones(config)) > 1:
         notes.append("Between zones each GiB costs 0.01 USD: gradients, and what is read from the shared volume.")
+    if nodes.consumption == "spot":
+        notes.append("Spot prices change up to once in 30 days.")
     if nodes.consumption in ("flex_start", "queued"):
         notes.append("flex_start and queued nodes are counted at the on-demand price; they are up to 53 % cheaper.")
     if nodes.consumption == "reservation":

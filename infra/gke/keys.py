@@ -70,17 +70,17 @@ class Band:
 
 @cache
 def bands(volume: str) -> tuple[Band, ...]:
-    """The sizes of `nfs` or `filestore`."""
+    """The sizes of `nfs` or of a tier of Filestore."""
     return tuple(Band(*each) for each in load(Path(__file__).parent / "volumes.yaml")["sizes"][volume])
 
 
 def band(volume: str, gib: int) -> Band | None:
-    """The band of `nfs` or `filestore` that has the size; None: no volume is so large."""
+    """The band of `nfs` or of a tier of Filestore that has the size; None: no volume is so large."""
     return next((each for each in bands(volume) if gib in each), None)
 
 
 def out_of_its_band(old: int, new: int) -> bool:
-    return band("filestore", old) != band("filestore", new)
+    return band("ZONAL", old) != band("ZONAL", new)
 
 
 #: What is made anew under a name that is taken (terraform-provider-google resource_compute_disk.go, IsDiskShrinkage,
@@ -132,6 +132,8 @@ class GkeNodes(NodesConfig):
     """Name of the reservation that the nodes come from."""
     disk_type: Literal["pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced"] = "pd-balanced"
     """Type of the boot disk."""
+    threads_per_core: Annotated[Literal[1, 2] | None, Replaces("workers")] = None
+    """1 switches hyperthreading off, which halves the CPUs that pods can ask for. Default: the machine type's own."""
     max_run_hours: Annotated[Hours | None, Replaces("workers")] = None
     """Remove a node after this time, whatever runs on it: a guard against a forgotten run. The training resumes on a
     new node; `job.maxHours` ends it."""
@@ -149,7 +151,7 @@ WITH_NFS = OnlyWith("storage.kind", "nfs")
 
 class GkeStorage(StorageConfig):
     kind: Annotated[Literal["nfs", "filestore"], Replaces("data")] = "nfs"
-    """`nfs`: a disk behind an NFS server in the cluster. `filestore`: Google's NFS service, tier ZONAL."""
+    """`nfs`: a disk behind an NFS server in the cluster. `filestore`: Google's NFS service."""
     retain: bool = False
     """With nfs: the disk stays when the stack is destroyed, and is still billed; `storage.disk` brings it back."""
     disk: Annotated[str | None, Replaces("data"), WITH_NFS] = None
@@ -161,16 +163,23 @@ class GkeStorage(StorageConfig):
     ] = "pd-balanced"
     """Type of the disk. pd-ssd costs 70 % more and serves no faster: the NFS server's machine, an
     e2-standard-4, is the limit with either."""
+    tier: Annotated[
+        Literal["ZONAL", "BASIC_SSD", "BASIC_HDD"],
+        Impossible(changed, f"an instance keeps its tier, {_ITS_NAME}", on=("filestore",)),
+        OnlyWith("storage.kind", "filestore"),
+    ] = "ZONAL"
+    """The service tier."""
     size_gib: Annotated[
         VolumeGib,
         Impossible(smaller, f"a disk does not shrink, {_ITS_NAME}", on=("nfs",)),
+        Impossible(smaller, "a basic Filestore instance only grows", on=("filestore BASIC_HDD", "filestore BASIC_SSD")),
         Impossible(
             out_of_its_band,
             "an instance keeps the range of sizes that it was made in, below 10240 GiB or from there on",
-            on=("filestore",),
+            on=("filestore ZONAL",),
         ),
     ] = 10
-    """Size of the volume, GiB; it can grow, on filestore within its range."""
+    """Size of the volume, GiB; it can grow, on filestore's tier ZONAL within its range."""
     server_image: Annotated[str | None, WITH_NFS, OnlyWith("image.builder", "prebuilt")] = None
     """The NFS server's image, by digest."""
 

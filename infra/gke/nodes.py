@@ -118,6 +118,11 @@ def worker_pool(
             reservation_affinity=_reservation(pool),
             max_run_duration=_max_run_duration(pool),
             guest_accelerators=_accelerators(pool, machine),
+            advanced_machine_features=c.NodePoolNodeConfigAdvancedMachineFeaturesArgs(
+                threads_per_core=pool.threads_per_core
+            )
+            if pool.threads_per_core
+            else None,
             ephemeral_storage_local_ssd_config=_scratch(pool, machine),
             kubelet_config=_kubelet(pool, machine),
             labels={POOL: "workers", **_selector(config)},
@@ -164,7 +169,7 @@ def order_pools(
 def as_scheduled(config: StackConfig) -> WorkerPool:
     """The worker pool as pods see it."""
     pool, machine = config.section(GkeNodes), config.machine
-    cpu, memory = for_pods(machine)
+    cpu, memory = for_pods(machine, pool.threads_per_core)
     by_daemonset = machine.accelerators and pool.gpu_driver == "daemonset"
     return WorkerPool(
         grace_seconds=GRACE,
@@ -178,7 +183,7 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
         accelerators=machine.accelerators,
         min_nodes=0,
         max_nodes=pool.max,
-        threads_per_core=1 if machine.accelerators else 2,
+        threads_per_core=1 if machine.accelerators else pool.threads_per_core or 2,
         whole_cores=machine.capability is not None,
         capability=machine.capability,
         environment=DRIVER_ENVIRONMENT | INTERCONNECT["nccl"] if machine.accelerators else {},

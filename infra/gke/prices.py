@@ -14,6 +14,8 @@ DATE: str = _TABLE["date"]
 SOURCE: str = _TABLE["source"]
 #: USD an hour, or a GiB-month; the file says which.
 FEES: dict[str, float] = _TABLE["fees"]
+#: USD a GiB-month, by tier.
+FILESTORE_GIB: dict[str, float] = _TABLE["filestore_gib"]
 #: GB of one local SSD; a2-highgpu has none of its own, a2-ultragpu includes its own.
 LOCAL_SSD_GB = 375
 #: An A100's share of an a2-highgpu machine, vCPU.

@@ -72,6 +72,16 @@ def _disks(config: StackConfig) -> Iterator[str]:
 
 @breaks(
     "gcp-a100",
+    {"nodes": {"threadsPerCore": 1}},
+    "nodes.threadsPerCore: a2-highgpu-8g has a fixed number of threads per core; remove it",
+)
+def _threads(config: StackConfig) -> Iterator[str]:
+    if config.section(GkeNodes).threads_per_core and not config.machine.threads_selectable:
+        yield f"nodes.threadsPerCore: {config.machine.name} has a fixed number of threads per core; remove it"
+
+
+@breaks(
+    "gcp-a100",
     {"nodes": {"compactPlacement": True, "consumption": "queued"}, "check": {"enabled": False}},
     "nodes.compactPlacement: cannot be combined with nodes.consumption queued; allowed with: on_demand, spot, reser",
 )
@@ -175,7 +185,7 @@ def _zones(config: StackConfig) -> Iterator[str]:
 @breaks(
     "gcp-a100",
     {"storage": {"kind": "filestore", "sizeGib": 12000}},
-    "storage.sizeGib: 12000 with filestore; allowed: 100 to 10239 or 10240 to 102400 in steps",
+    "storage.sizeGib: 12000 with filestore tier ZONAL; allowed: 100 to 10239 or 10240 to 102400 in steps",
 )
 @breaks(
     "gcp-a100",
@@ -189,9 +199,11 @@ def _zones(config: StackConfig) -> Iterator[str]:
 )
 def _storage(config: StackConfig) -> Iterator[str]:
     storage = config.section(GkeStorage)
-    if band(storage.kind, storage.size_gib) is None:
-        allowed = " or ".join(map(str, bands(storage.kind)))
-        yield f"storage.sizeGib: {storage.size_gib} with {storage.kind}; allowed: {allowed}"
+    volume = storage.tier if storage.kind == "filestore" else storage.kind
+    if band(volume, storage.size_gib) is None:
+        what = f"filestore tier {volume}" if storage.kind == "filestore" else "nfs, whose disk it is"
+        allowed = " or ".join(map(str, bands(volume)))
+        yield f"storage.sizeGib: {storage.size_gib} with {what}; allowed: {allowed}"
     if storage.kind == "filestore":
         if storage.retain:
             yield (
@@ -208,6 +220,7 @@ RULES: tuple[Rule, ...] = (
     _network,
     _system_pool,
     _disks,
+    _threads,
     _placement,
     _consumption,
     _fallback,

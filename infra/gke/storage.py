@@ -75,9 +75,9 @@ def _filestore(config: StackConfig, scope: Scope, network: Network, after: list[
         "data",
         name=f"{scope.name}-data",
         location=scope.zone,
+        tier=storage.tier,
         # NFS 4.1 has leases: the locks of a lost node expire. The basic tiers have only NFS 3.
-        tier="ZONAL",
-        protocol="NFS_V4_1",
+        protocol="NFS_V4_1" if storage.tier == "ZONAL" else "NFS_V3",
         file_shares=gcp.filestore.InstanceFileSharesArgs(
             name=SHARE,
             capacity_gb=storage.size_gib,
@@ -97,10 +97,11 @@ def _filestore(config: StackConfig, scope: Scope, network: Network, after: list[
     )
     address = instance.networks[0].ip_addresses[0]
     nfs = k8s.core.v1.NFSVolumeSourceArgs(server=address, path=f"/{SHARE}")
+    version = ["nfsvers=4.1" if storage.tier == "ZONAL" else "nfsvers=3"]
     return static_volume(
         storage.size_gib,
         nfs=nfs,
-        mount_options=["nfsvers=4.1", *MOUNT_OPTIONS],
+        mount_options=[*version, *MOUNT_OPTIONS],
         address=pulumi.Output.concat(address, ":/", SHARE),
         root_owned=True,
     )

@@ -52,9 +52,9 @@ def kind(stack: str) -> str:
     ("like", "model"),
     [
         *((stack, "none") for stack in stacks()),
-        ("gcp-a100", "modern"),
+        *((stack, "modern") for stack in ("gcp-a100", "local")),
         ("gcp-a100", "gpt2"),
-        ("aws-g4dn", QWEN),
+        *((stack, QWEN) for stack in ("aws-g4dn", "local")),
     ],
 )
 def test_what_it_writes_passes_every_check_on_the_machines_of_every_stack(like: str, model: str, written: Path) -> None:
@@ -147,10 +147,10 @@ def talks(file: Path, size: int, count: int, form: str = "messages") -> Path:
     ("name", "form", "size", "count", "model", "window", "warned"),
     [
         ("chats.jsonl", "messages", 240, 34, QWEN, 256, "teach a model little more than to repeat them"),
-        ("chats.jsonl", "messages", 240, 2, QWEN, 256, "steps teach next to nothing: give more data"),
+        ("chats.jsonl", "messages", 240, 2, QWEN, 256, "steps teach next to nothing (each has at least a window of"),
         ("chats.jsonl", "messages", 8000, 34, QWEN, 4096, ""),
         ("chats.json", "conversations", 8000, 34, QWEN, 4096, ""),
-        ("chats.jsonl", "messages", 8000, 34, "gpt2", 1024, "is cut off (training.sequenceLength)"),
+        ("chats.jsonl", "messages", 8000, 34, "gpt2", 1024, "is cut off (training.sequenceLength: all that the model"),
         (
             "chats.jsonl",
             "messages",
@@ -158,11 +158,11 @@ def talks(file: Path, size: int, count: int, form: str = "messages") -> Path:
             34,
             "some/model",
             2048,
-            "what is behind the first 2,048 is cut off",
+            "2,048 is cut off (training.sequenceLength: more, if",
         ),
         ("chats.jsonl.gz", "prompt", 900, 340, "", 512, "give more data"),
         ("chats.jsonl", "messages", 8000, 34, "", 512, "the longest conversation has up to 3,2"),
-        ("chats.jsonl", "messages", 300_000, 9, QWEN, 32768, "is cut off (training.sequenceLength)"),
+        ("chats.jsonl", "messages", 300_000, 9, QWEN, 32768, "is cut off (training.sequenceLength: all that the model"),
     ],
 )
 def test_the_window_holds_the_longest_conversation_and_there_are_dozens_of_steps(
@@ -284,7 +284,7 @@ def test_on_a_terminal_it_asks_for_what_is_missing_and_again_after_a_wrong_answe
     assert "aws-smoke     EKS in us-" in shown
     assert "USD an hour, 0." in shown
     assert "Error: no stack 'gcp-c4'; there are: " in shown
-    assert "none (a GPT-2) or modern (fewer tokens) [none]: Error: --model ./gone: config.json: " in shown
+    assert "none (a GPT-2) or modern (fewer tokens) [none]: Error: --model ./gone: no such folder" in shown
     assert "Error: --data gone.txt: is not here" in shown
     assert "Error: invalid configuration of stack mine (1 problem) eks.apiAllowedCidrs" in " ".join(shown.split())
     assert read(tmp_path).section(EksConfig).api_allowed_cidrs == ("8.8.8.8/32",)

@@ -28,9 +28,11 @@ def test_what_pods_get_is_what_gke_leaves(machine: str, cpu: float, gib: float) 
 
 def test_a_pod_never_gets_more_than_is_left_on_a_node() -> None:
     for machine in MACHINES.values():
-        (cpu, gib), (left_cpu, left_gib) = for_pods(machine), allocatable(machine)
-        assert cpu < left_cpu < machine.vcpus
-        assert gib < left_gib < machine.memory_gib
+        for threads in (1, 2):
+            cpu, gib = for_pods(machine, threads)
+            left_cpu, left_gib = allocatable(machine, threads)
+            assert cpu < left_cpu < machine.threads(threads)
+            assert gib < left_gib < machine.memory_gib
 
 
 def test_every_worker_can_be_used() -> None:

@@ -29,8 +29,8 @@ def built(stack: str, volume: str, sections: Sections) -> dict[str, Any]:
     return {**values, changes.VOLUME: volume}
 
 
-def filestore(gib: int) -> Sections:
-    return {"storage": {"kind": "filestore", "sizeGib": gib}}
+def filestore(gib: int, tier: str = "ZONAL") -> Sections:
+    return {"storage": {"kind": "filestore", "tier": tier, "sizeGib": gib}}
 
 
 C3, G4, LOCAL = "gcp-c3", "aws-g4dn", "local"
@@ -49,6 +49,8 @@ REFUSED: list[tuple[str, str, Sections, Sections, str]] = [
     (C3, "nfs", {}, {"storage": {"disk": "theirs"}}, "theirs on a stack that lives with nothing replaces the data;"),
     (C3, "nfs", {}, {"storage": {"diskType": "pd-ssd"}, **REPLACE}, "; a disk keeps its type, and a new one cannot"),
     (C3, "nfs", {}, {"storage": {"sizeGib": 100}, **REPLACE}, SHRINKS_NOT),
+    (C3, "filestore", filestore(2560, "BASIC_SSD"), filestore(2560), "; an instance keeps its tier, and a new one"),
+    (C3, "filestore", filestore(2048, "BASIC_HDD"), filestore(1024, "BASIC_HDD"), "; a basic Filestore instance only"),
     *(
         (C3, "filestore", filestore(old), filestore(new), "; an instance keeps the range of sizes that it was made in")
         for old, new in ((1024, 10_240), (10_240, 1024))
@@ -95,6 +97,7 @@ ALLOWED: list[tuple[str, str, Sections, Sections]] = [
     (C3, "nfs", {}, {"nodes": {"machineType": "c3-standard-22"}}),
     (C3, "nfs", {}, {"gke": {"zone": "us-central1-b"}, **REPLACE}),
     *((C3, "filestore", filestore(old), filestore(new)) for old, new in ((1024, 9984), (102_400, 10_240))),
+    (C3, "filestore", filestore(1024, "BASIC_HDD"), filestore(2048, "BASIC_HDD")),
     # The disk is retained: the stack continues on it.
     (C3, "nfs", {"storage": {"retain": True}}, {"storage": {"retain": False, "disk": "trainyard-gcp-c3-data"}}),
     (G4, "efs", {}, {"eks": {"zones": ["use2-az2"]}}),
@@ -142,8 +145,8 @@ def test_a_change_with_an_unexpected_effect_is_warned_of(
     ("stack", "volume", "before", "built_with"),
     [
         (LOCAL, "hostPath", {}, {"cluster.name": "trainyard-local", "cluster.deletionProtection": True}),
-        (LOCAL, "hostPath", {}, {"storage.diskType": "pd-ssd"}),
-        (C3, "nfs", {}, {"cluster.context": "theirs"}),
+        (LOCAL, "hostPath", {}, {"storage.diskType": "pd-ssd", "storage.tier": "BASIC_SSD"}),
+        (C3, "nfs", {}, {"storage.tier": "BASIC_SSD", "cluster.context": "theirs"}),
         (C3, "filestore", filestore(1024), {"storage.diskType": "pd-ssd"}),
     ],
     ids=str,

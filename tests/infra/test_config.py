@@ -64,7 +64,7 @@ def test_a_key_that_was_set_without_path_says_how_to_set_it(key: str) -> None:
     ("sections", "expected"),
     [
         ({"storage": {"kind": "hostPath", "path": "x"}}, "storage.path: 'x' is relative"),
-        ({"storage": {"disk": "x"}}, "storage.disk: unknown key; allowed: kind, sizeGib, path, "),
+        ({"storage": {"tier": "ZONAL"}}, "storage.tier: unknown key; allowed: kind, sizeGib, path, "),
         (
             {"training": {"model": {"preset": "gpt5"}}},
             "training.model.preset: 'gpt5' is not known; allowed: tiny, micro",

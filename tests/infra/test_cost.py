@@ -49,9 +49,10 @@ def test_two_nodes_of_eight_a100s_by_hand() -> None:
 
 
 def test_three_c3_by_hand() -> None:
-    """us-central1: c3-highmem-8 0.529232 on demand, 0.164848 as Spot."""
+    """us-central1: c3-highmem-8 0.529232 on demand, 0.164848 as Spot; hyperthreads off cost the same."""
     nodes = {"machineType": "c3-highmem-8", "max": 3, "localSsds": 0}
     assert line(bill(nodes=nodes), "c3-highmem-8").at_full == pytest.approx(3 * 0.529232)
+    assert line(bill(nodes={**nodes, "threadsPerCore": 1}), "c3-highmem-8").at_full == pytest.approx(3 * 0.529232)
     assert line(bill(nodes={**nodes, "consumption": "spot"}), "c3-highmem-8").at_full == pytest.approx(3 * 0.164848)
 
 
@@ -78,6 +79,7 @@ def test_families_that_are_worked_out_from_others() -> None:
 @pytest.mark.parametrize(
     ("nodes", "said"),
     [
+        ({"consumption": "spot"}, "Spot prices change"),
         ({"consumption": "queued"}, "up to 53 % cheaper"),
         ({"consumption": "reservation", "reservation": "mine"}, "billed around the clock"),
     ],

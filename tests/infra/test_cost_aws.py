@@ -75,8 +75,9 @@ def test_a_price_that_nobody_knows_is_not_counted_as_nothing(changes: dict[str, 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
+        ({}, "Spot prices follow demand"),
         ({"nodes": {"fallback": "on_demand"}}, "all workers come on demand for 2.10 USD an hour instead."),
-        ({"eks": {"logs": ["audit"]}}, "CloudWatch bills 0.50 USD for each GB of the audit log."),
+        ({}, "CloudWatch bills 0.50 USD for each GB of the control plane's logs (api, authenticator)."),
         ({"nodes": {"alternatives": ["g4dn.2xlarge"]}}, "the alternatives cost more"),
         ({"storage": {"throughput": "elastic"}}, "each GB read (0.03) and written (0.06)"),
         ({"storage": {"retain": True}}, "is still billed"),

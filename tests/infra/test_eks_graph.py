@@ -63,7 +63,7 @@ def test_other_zones_of_workers_change_nothing_that_cannot_move(zones: list[str]
 CI = ("arn:aws:iam::123456789012:role/ci", "arn:aws:iam::123456789012:user/ci")
 ADMIN = "arn:aws:iam::123456789012:role/ops"
 #: Options of the control plane that the stack file does not take.
-OPTIONS = {"admins": [ADMIN], "viewers": [*CI], "secretsEncryption": False, "logs": ["audit"]}
+OPTIONS = {"admins": [ADMIN], "viewers": [*CI], "secretsEncryption": False, "irsa": True, "logs": ["audit"]}
 
 
 def test_admins_may_do_everything_and_who_previews_may_read_every_object_and_change_none() -> None:
@@ -77,6 +77,13 @@ def test_admins_may_do_everything_and_who_previews_may_read_every_object_and_cha
         # A refresh reads Secrets and cluster-scoped objects.
         assert policies[name]["policyArn"].endswith("cluster-access-policy/AmazonEKSAdminViewPolicy")
         assert policies[name]["accessScope"] == {"type": "cluster"}
+
+
+def test_software_that_knows_no_pod_identity_gets_an_oidc_provider() -> None:
+    provider = stack(eks={"irsa": True}).one("OpenIdConnectProvider").inputs
+    assert provider["url"].startswith("https://oidc.eks.us-east-2.amazonaws.com/id/")
+    assert provider["clientIdLists"] == ["sts.amazonaws.com"]
+    assert not [item for item in stack().resources if item.kind == "OpenIdConnectProvider"]
 
 
 def test_own_buckets_are_read_by_the_dataset_job_alone() -> None:

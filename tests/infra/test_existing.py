@@ -269,3 +269,15 @@ def test_an_input_that_is_not_on_a_volume_of_this_machine_is_refused_before_its_
     assert line.strip() == (
         "dataset.input.0: /data/corpus is not there; `trainyard upload corpus` brings yours to the shared volume"
     )
+
+
+def test_registry_and_storage_of_a_cluster_are_refused_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kind", "kind-kind", None)))
+    with pytest.raises(pulumi.RunError) as caught:
+        record("local", values(cluster={"context": "kind-kind"}, storage={"kind": "hostPath"}))
+    assert [line.strip().partition(":")[0] for line in str(caught.value).splitlines()[1:]] == [
+        "image.registry",
+        "storage.path",
+    ]

@@ -39,6 +39,15 @@ def test_pods_go_where_they_belong(name: str) -> None:
         assert not spec.get("tolerations")
 
 
+def test_without_hyperthreads_the_pod_asks_for_half() -> None:
+    stack = nodes("gcp-c3", threadsPerCore=1)
+    assert node(stack)["advancedMachineFeatures"] == {"threadsPerCore": 1}
+    container = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]
+    assert container["resources"]["requests"]["cpu"] == "3000m"
+    environment = {item["name"]: item.get("value") for item in container["env"]}
+    assert environment["OMP_NUM_THREADS"] == "3"
+
+
 @pytest.mark.parametrize(
     ("consumption", "expected", "repaired"),
     [
@@ -153,3 +162,9 @@ def test_bert_on_squad_is_one_key() -> None:
     assert trained(stack).model.name == "/data/models/bert-large-uncased"
     assert stack.outputs["runDirectory"].startswith("/data/runs/bert-large-uncased-")
     assert "sampleCommand" not in stack.outputs  # it writes no text
+
+
+def test_a_chat_model_is_talked_with() -> None:
+    training = {"task": "finetune", "model": {"name": "Qwen/Qwen2.5-0.5B-Instruct"}, "adapter": {"kind": "lora"}}
+    stack = record("gcp-c3", changed("gcp-c3") | {"dataset": {"input": ["chats.jsonl"]}, "training": training})
+    assert stack.outputs["sampleCommand"] == ".venv/bin/trainyard chat --stack gcp-c3"

@@ -82,13 +82,17 @@ def test_another_machine_is_one_key(machine: str) -> None:
     ("volume", "given", "refused"),
     [
         ("nfs", [10, 11, 65_536], [9, 65_537]),
-        ("filestore", [100, 101, 500, 10_239, 10_240, 12_800, 102_400], [99, 10_241, 12_000, 102_399, 104_960]),
+        ("BASIC_HDD", [1024, 1025, 65_433], [1023, 65_434]),
+        ("BASIC_SSD", [2560, 2561], [2559]),
+        ("ZONAL", [100, 101, 500, 10_239, 10_240, 12_800, 102_400], [99, 10_241, 12_000, 102_399, 104_960]),
     ],
 )
 def test_a_volume_has_a_size_that_google_gives(volume: str, given: list[int], refused: list[int]) -> None:
     """As pulumi_gcp says of its own argument, filestore.InstanceFileSharesArgs.capacity_gb."""
+    keys = {"kind": "nfs"} if volume == "nfs" else {"kind": "filestore", "tier": volume}
+
     for gib in given:
-        parse(changed("gcp-c3", storage={"kind": volume, "sizeGib": gib}), "gcp-c3")
+        parse(changed("gcp-c3", storage={**keys, "sizeGib": gib}), "gcp-c3")
     for gib in refused:
-        (line,) = problems("gcp-c3", storage={"kind": volume, "sizeGib": gib})
+        (line,) = problems("gcp-c3", storage={**keys, "sizeGib": gib})
         assert line.startswith(f"storage.sizeGib: {gib} with ")

@@ -31,8 +31,9 @@ MODELS = {
 #: Variants of stacks with resources that their files do not have.
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("gcp-c3", {"dataset": {"input": ["gs://bucket/texts"]}}),
-    ("gcp-c3", {"storage": {"kind": "filestore", "sizeGib": 1024}}),
+    ("gcp-c3", {"storage": {"kind": "filestore", "tier": "ZONAL", "sizeGib": 1024}}),
     ("aws-g4dn", {"nodes": {"compactPlacement": True}, "dataset": {"input": ["s3://bucket/texts"]}}),
+    ("aws-g4dn", {"eks": {"irsa": True}}),
 ]
 NAMES = st.from_regex(r"[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,60}[a-zA-Z0-9])?", fullmatch=True)
 

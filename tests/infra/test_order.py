@@ -31,6 +31,7 @@ VARIANTS: list[tuple[str, Sections]] = [
             "nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "compactPlacement": True},
             "eks": {
                 "publicNodes": True,
+                "irsa": True,
                 "efaPlugin": PLUGIN,
                 "admins": ["arn:aws:iam::123456789012:role/ops"],
             },

@@ -269,7 +269,7 @@ CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
         "aws-g4dn",
         {
             "nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True},
-            "eks": {"publicNodes": True, "secretsEncryption": False, "efaPlugin": PLUGIN},
+            "eks": {"publicNodes": True, "irsa": True, "secretsEncryption": False, "efaPlugin": PLUGIN},
         },
     ),
     (

@@ -43,7 +43,7 @@ def checks(google: Google, config: StackConfig, stack: str) -> Iterator[Finding]
     if storage.kind == "filestore":
         yield unchecked(
             "quota of Filestore",
-            f"is not among Compute Engine's; {storage.size_gib} GiB are needed",
+            f"is not among Compute Engine's; {storage.size_gib} GiB {storage.tier} are needed",
             f"https://console.cloud.google.com/iam-admin/quotas?service=file.googleapis.com&project={gke.project}",
         )
 

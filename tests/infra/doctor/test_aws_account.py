@@ -97,9 +97,9 @@ def test_a_system_machine_that_a_home_zone_lacks(here: Amazon) -> None:
 
 
 def test_missing_rights_are_named_with_the_policies_that_give_them(cloud: Cloud, here: Amazon) -> None:
-    cloud.denied = {"eks:DeleteCluster", "ec2:DeleteSubnet", "iam:CreateRole"}
+    cloud.denied = {"eks:DeleteCluster", "ec2:DeleteSubnet", "iam:CreateOpenIDConnectProvider"}
     finding = only(problems(checks.rights(here)))
-    missing = "ec2:DeleteSubnet, eks:DeleteCluster, iam:CreateRole"
+    missing = "ec2:DeleteSubnet, eks:DeleteCluster, iam:CreateOpenIDConnectProvider"
     assert finding.text.endswith(f":user/moto lacks {missing}")
     assert finding.fix.startswith(f"attach IAMFullAccess, PowerUserAccess to {here.identity}   #")
 
@@ -167,7 +167,7 @@ def test_without_credentials_it_says_what_it_could_not_see(
     [
         {},
         {
-            "eks": {"admins": ["arn:aws:iam::123456789012:role/team"], "efaPlugin": PLUGIN},
+            "eks": {"admins": ["arn:aws:iam::123456789012:role/team"], "irsa": True, "efaPlugin": PLUGIN},
             "nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "compactPlacement": True},
         },
     ],
