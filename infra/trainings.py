@@ -224,6 +224,21 @@ def at_once(config: StackConfig) -> int:
     return running
 
 
+def held(config: StackConfig) -> tuple[str, int]:
+    """The training that would hold nodes and train nothing, and how many; "", 0: none would.
+
+    Kubernetes places each pod by itself: what the trainings that run leave goes to the next, also when it is less than
+    the `workers.min` without which that one waits.
+    """
+    left = config.nodes.max if config.nodes else 0
+    for name, each in config.trainings.items():
+        if (pods := each.workers.count + each.workers.spares) <= left:
+            left -= pods
+        elif left:
+            return (name, left) if each.workers.min > left else ("", 0)
+    return "", 0
+
+
 #: Names in a line.
 _SHOWN = 8
 
@@ -240,6 +255,15 @@ def plan(config: StackConfig) -> list[str]:
     elif running < count:
         nodes = f"nodes.max {config.nodes.max}"
         found.append(f"{nodes} lets {running} run at once, the first first; the others wait, or give way and resume")
+        waiting, held_nodes = held(config)
+        if waiting:
+            minutes = config.job.hold_minutes
+            limit = f", {minutes:g} minutes at a time (job.holdMinutes)" if minutes else ""
+            found.append(
+                f"{waiting} gets the {counted(held_nodes, 'node')} left, paid while it waits for workers.min "
+                f"{config.trainings[waiting].workers.min} and trains nothing{limit}: raise nodes.max, or lower "
+                "workers.min"
+            )
     data = {each.dataset.name for each in config.trainings.values()}
     if len(data) > 1:
         most = max(each.dataset.timeout_minutes for each in config.trainings.values())

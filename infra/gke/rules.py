@@ -182,6 +182,15 @@ def _zones(config: StackConfig) -> Iterator[str]:
             yield f"nodes.zones: {len(nodes.zones)} zones with nodes.{key}, which is in one; allowed: 1 zone"
 
 
+@breaks("gcp-c3", {"nodes": {"gpuDriver": "daemonset"}}, "nodes.gpuDriver: c3-highmem-8 has no accelerator; remove it")
+@breaks("gcp-c3", {"nodes": {"gpuDriverVersion": "LATEST"}}, "nodes.gpuDriverVersion: c3-highmem-8 has no accelerator")
+def _driver(config: StackConfig) -> Iterator[str]:
+    given = config.section(GkeNodes).model_fields_set
+    for key, field in (("gpuDriver", "gpu_driver"), ("gpuDriverVersion", "gpu_driver_version")):
+        if field in given and not config.machine.accelerators:
+            yield f"nodes.{key}: {config.machine.name} has no accelerator; remove it"
+
+
 @breaks(
     "gcp-a100",
     {"storage": {"kind": "filestore", "sizeGib": 12000}},
@@ -225,5 +234,6 @@ RULES: tuple[Rule, ...] = (
     _consumption,
     _fallback,
     _zones,
+    _driver,
     _storage,
 )

@@ -83,19 +83,25 @@ def test_a_sweep_may_be_over_data_and_workers_and_stand_beside_trainings() -> No
         ({"trainings": {}}, "trainings: is empty; give NAME: {KEY: VALUE}"),
         ({"trainings": ["a"]}, "trainings: [a] is no map of trainings"),
         ({"trainings": {"Big_one": {}}}, "trainings.Big_one: 'Big_one' is not a name; allowed: lower-case letters"),
+        ({"trainings": {"a" * 41: {}}}, "is not a name"),
         ({"trainings": {"a": 5}}, "trainings.a: 5 is not a section"),
         ({"trainings": {"a": {"stepz": 5}}}, "trainings.a.stepz: unknown key; did you mean steps?"),
+        ({"trainings": {"a": {"steps": -1}}}, "trainings.a.steps: -1 is not allowed"),
         ({"trainings": {"a": {"training": {"steps": 5}}}}, "trainings.a.training: unknown key"),
         ({"trainings": {"a": {"workers": {"count": 0}}}}, "trainings.a.workers.count: 0 is not allowed"),
         ({"trainings": {"a": {"workers": {"count": 9}}}}, "trainings.a: nodes.max: 3 nodes for workers.count 9"),
+        ({"trainings": {"a": {"nodes": {"max": 9}}}}, "trainings.a.nodes: unknown key"),
         ({"trainings": {"a": {"dataset": 3}}}, "trainings.a.dataset: 3 is not a section"),
         ({"trainings": {"a.b": {}, "a-b": {}}}, "trainings.a-b: a.b and a-b are one name to Kubernetes"),
         ({"trainings": {"a": {}}, "job": {"name": "x"}}, "job.name: x for 1 training; each has its own folder"),
         ({"sweep": {}}, "sweep: is empty; give KEY: [VALUE, ...]"),
         ({"sweep": 5}, "sweep: 5 is no map of keys"),
         ({"sweep": {"lr": [1]}}, "sweep.lr: unknown key; did you mean optimizer.learningRate?"),
+        ({"sweep": {"storage.kind": ["nfs"]}}, "sweep.storage.kind: unknown key"),
         ({"sweep": {"steps": 5}}, "sweep.steps: 5 is no list of values"),
+        ({"sweep": {"steps": []}}, "sweep.steps: [] is no list of values"),
         ({"sweep": {"steps": [1, 1]}}, "sweep.steps: a value stands twice"),
+        ({"sweep": {"model": [{"preset": "tiny"}]}}, "sweep.model: unknown key"),
         ({"sweep": {"steps": [[1]]}}, "sweep.steps: [1] is no plain value"),
         ({"sweep": {"run.seed": list(range(65))}}, "sweep: 65 trainings; allowed: at most 64"),
         ({"sweep": {"run.seed": list(range(64))}, "trainings": {"a": {}}}, "trainings: 65 with those of sweep"),
@@ -141,6 +147,18 @@ def test_the_plan_says_how_many_run_at_once(capsys: pytest.CaptureFixture[str]) 
         nodes={"max": 4}, trainings={"a": {"workers": {"count": 3}}, "b": {}, "c": {"workers": {"count": 1}}}
     )
     assert trainings.at_once(uneven) == 2, "c has room beside a, b has not"
+
+
+def test_the_plan_says_which_training_would_hold_nodes_and_train_nothing() -> None:
+    """Two that need two nodes each, with three: the second gets one and waits for another."""
+    both = {"a": {}, "b": {}}
+    found = trainings.plan(parsed(nodes={"max": 3}, workers={"count": 2, "min": 2}, trainings=both))
+    assert any(
+        "b gets the 1 node left, paid while it waits for workers.min 2 and trains nothing" in line for line in found
+    )
+    for workers, most in (({"count": 2, "min": 1}, 3), ({"count": 2, "min": 2}, 4), ({"count": 2, "min": 2}, 2)):
+        fine = trainings.plan(parsed(nodes={"max": most}, workers=workers, trainings=both))
+        assert not any("left" in line for line in fine), (workers, most)
 
 
 def test_the_cost_is_that_of_all_of_them(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,6 +54,7 @@ def checks(config: StackConfig, stack: str, login: Callable[[str], Amazon] = con
     yield from or_unchecked(f"Kubernetes {eks.version}", _version(amazon, eks, stack))
     yield from or_unchecked("machines", _machines(amazon, eks, config.section(EksNodes).machine_types))
     yield from or_unchecked("quota of machines", quota.checks(amazon, config))
+    yield from or_unchecked("eks.admins", _creator(amazon, config, stack))
     yield from or_unchecked("rights", rights(amazon))
     yield _reached(eks, stack)
 
@@ -111,6 +112,21 @@ def _not_offered(types: tuple[str, ...], zones: Iterable[str], pairs: set[tuple[
     return (
         f"{' or '.join(types)} is not offered by {', '.join(zones)}; by {', '.join(having) or 'no zone of the region'}"
     )
+
+
+def _creator(amazon: Amazon, config: StackConfig, stack: str) -> Iterator[Finding]:
+    """Refuse the caller in eks.admins of a new cluster: its creator administers it, and EKS refuses a second entry, but
+    only when the control plane is up and billed."""
+    if config.name in amazon.ask("eks", "list_clusters")["clusters"]:
+        return
+    # user/PATH/NAME, or assumed-role/NAME/SESSION, which has not the path of its role: kind and name are compared.
+    kind, *path = amazon.identity.rpartition(":")[2].split("/")
+    me = ("role", path[0]) if kind == "assumed-role" else (kind, *path[-1:])
+    for at, arn in enumerate(config.section(EksConfig).admins):
+        kind, *path = arn.rpartition(":")[2].split("/")
+        if amazon.account in arn and (kind, *path[-1:]) == me:
+            told = f"names {arn}, which is you: who creates the cluster administers it already"
+            yield problem("eks.admins", told, f"pulumi config rm --stack {stack} --path 'eks.admins[{at}]'")
 
 
 def _reached(eks: EksConfig, stack: str) -> Finding:

@@ -110,6 +110,21 @@ def test_the_root_user_has_every_right(cloud: Cloud, here: Amazon) -> None:
     assert cloud.simulated is None, "IAM simulates for users and roles alone"
 
 
+def test_who_creates_the_cluster_is_no_admin_a_second_time(here: Amazon) -> None:
+    """EKS answers 409 for the second entry, when the cluster is up and billed."""
+    assert here.identity.endswith(":user/moto")
+    other, me = "arn:aws:iam::123456789012:role/moto", "arn:aws:iam::123456789012:user/team/moto"
+    stack = config(eks={"admins": [other, me]})
+    finding = only(problems(checks._creator(here, stack, STACK)))
+    assert (finding.key, finding.fix.split("--path ")[1]) == ("eks.admins", "'eks.admins[1]'")
+    session = replace(here, identity="arn:aws:sts::123456789012:assumed-role/moto/me")
+    assert "'eks.admins[0]'" in only(problems(checks._creator(session, stack, STACK))).fix
+    client("eks").create_cluster(
+        name=stack.name, roleArn="arn:aws:iam::123456789012:role/cluster", resourcesVpcConfig={"subnetIds": []}
+    )
+    assert problems(checks._creator(here, stack, STACK)) == [], "who runs a later `pulumi up` may be in the list"
+
+
 def test_a_session_is_asked_for_as_its_role(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     arn = client("iam").create_role(RoleName="builder", Path="/team/", AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
     taken = client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"]
