@@ -27,7 +27,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError, last_line
-from cli.cluster import as_json, asking, connect, why_waiting
+from cli.cluster import GoneError, as_json, asking, connect, why_waiting
 from cli.programs import find
 from cli.progress import Bar
 from cli.target import Target
@@ -92,7 +92,6 @@ class Pod:
         """What `python -m trainer.volume` tells. Raises CommandError."""
         code, text = self.run("python", "-m", "trainer.volume", *arguments, seconds=LOOK_SECONDS)
         if code:
-            _refuse_old_image(text, "trainer.volume")
             raise CommandError(plain(last_line(text)))
         try:
             return json.loads(text)
@@ -116,7 +115,6 @@ class Pod:
                 code = process.wait()
             said.seek(0)
             lines = error_lines(said.read().decode("utf-8", "replace"))
-        _refuse_old_image("\n".join(lines), words[2])
         if code or broken:
             killed = "was killed, as for a lack of memory, or its pod was; run it again"
             raise CommandError(lines[-1] if lines else f"{words[2]} {killed if code == 137 else f'ended with {code}'}")
@@ -137,11 +135,6 @@ class Pod:
 def error_lines(said: str) -> list[str]:
     """The lines of an error output that say something, made plain."""
     return [plain(line) for line in said.splitlines() if line.strip() and not line.startswith(ENDED)]
-
-
-def _refuse_old_image(said: str, module: str) -> None:
-    if said.strip().endswith(f"No module named {module}"):
-        raise CommandError(f"the stack's image is older than {module}; `pulumi up` builds one that has it")
 
 
 @contextmanager
@@ -229,62 +222,46 @@ def template_of(core: client.CoreV1Api, namespace: str) -> dict[str, Any]:
 def _start(
     core: client.CoreV1Api, namespace: str, name: str, template: dict[str, Any], waiting: Callable[[str], None]
 ) -> None:
-    """Wait until the pod of that name runs, and make it where there is none.
+    """Wait until the pod of that name runs, and make it where there is none. Raises CommandError.
 
     One that does not start is removed: its own deadline counts from its start, and nodes would come for it.
     """
-    found: dict[str, Any] = {}
+    what, found, own = f"pod {namespace}/{name}", dict[str, Any](), False
+    labels = {**template["metadata"]["labels"], LABEL: "true"}
+    made: Any = {"metadata": {"name": name, "labels": labels}, "spec": template["spec"]}
+    end = time.monotonic() + START_SECONDS
     try:
-        for found in _looks(core, namespace, name, template):
+        while True:
+            try:
+                with asking(what, missing=what):
+                    found = as_json(core.read_namespaced_pod, name, namespace)
+            except GoneError:
+                found = {}
+                with asking(what, verb="make"):
+                    try:
+                        core.create_namespaced_pod(namespace, made)
+                        own = True
+                    except ApiException as error:
+                        if error.status != 409:  # another command has made it
+                            raise
+                continue
+            phase = found["status"].get("phase")
+            if phase in ("Succeeded", "Failed") or "deletionTimestamp" in found["metadata"]:
+                if own:
+                    raise CommandError(f"{what} ended at once: {last_words(found)}")
+                _remove_ended(core, namespace)
+            elif phase == "Running":
+                return
             waiting(why_waiting([found]))
+            if time.monotonic() > end:
+                raise CommandError(f"{what} does not start: {why_waiting([found])}; it was removed")
+            time.sleep(0.2)
     except BaseException:  # Ctrl-C as well
         if found.get("status", {}).get("phase") == "Pending":
             as_seen: Any = {"preconditions": {"resourceVersion": found["metadata"]["resourceVersion"]}}
             with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
                 core.delete_namespaced_pod(name, namespace, body=as_seen)
         raise
-
-
-def _looks(core: client.CoreV1Api, namespace: str, name: str, template: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The pod at each look until it runs. Raises CommandError where it ends or does not start."""
-    what = f"pod {namespace}/{name}"
-    labels = {**template["metadata"]["labels"], LABEL: "true"}
-    made: Any = {"metadata": {"name": name, "labels": labels}, "spec": template["spec"]}
-    end, own = time.monotonic() + START_SECONDS, False
-    while True:
-        found = _find(core, namespace, name)
-        phase = found["status"].get("phase") if found else None
-        going = bool(found) and (phase in ("Succeeded", "Failed") or "deletionTimestamp" in found["metadata"])
-        if phase == "Running" and not going:
-            return
-        if found and own and going:
-            raise CommandError(f"{what} ended at once: {last_words(found)}")
-        if going:
-            _remove_ended(core, namespace)
-        if not found:
-            with asking(what, verb="make"):
-                try:
-                    core.create_namespaced_pod(namespace, made)
-                    own = True
-                except ApiException as error:
-                    if error.status != 409:  # another command has made it
-                        raise
-            continue
-        yield found
-        if time.monotonic() > end:
-            raise CommandError(f"{what} does not start: {why_waiting([found])}; it was removed")
-        time.sleep(0.2)
-
-
-def _find(core: client.CoreV1Api, namespace: str, name: str) -> dict[str, Any]:
-    """The pod of that name; empty: there is none."""
-    with asking(f"pod {namespace}/{name}"):
-        try:
-            return as_json(core.read_namespaced_pod, name, namespace)
-        except ApiException as error:
-            if error.status != 404:
-                raise
-            return {}
 
 
 def last_words(pod: dict[str, Any]) -> str:

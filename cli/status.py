@@ -37,8 +37,6 @@ STYLES = {"Running": "green", "Complete": "bold green", "Failed": "bold red"}
 """Condition -> how it is shown."""
 WATCH_SECONDS = 2.0
 """Between two looks."""
-ROOMY = 110
-"""Characters of a terminal that shows every column."""
 AT_ONCE = 16
 """Trainings that are asked for in parallel."""
 
@@ -63,7 +61,7 @@ def status(
         if as_json:
             return json.dumps([json_of(each) for each in found], indent=1, default=_jsonable)
         now = datetime.now(UTC)
-        return screen(found[0], targets[0], now) if len(targets) == 1 else overview(found, targets, now, console.width)
+        return screen(found[0], targets[0], now) if len(targets) == 1 else overview(found, targets, now)
 
     if not watch:
         print(shown) if isinstance(shown := look(), str) else console.print(shown)
@@ -117,15 +115,12 @@ def _priced(found: TrainingStatus, training: str, kinds: dict[str, str], price: 
     return dataclasses.replace(found, training=training, nodes=counts, cost=cost)
 
 
-def overview(found: list[TrainingStatus], targets: list[Target], now: datetime, width: int = ROOMY) -> Group:
-    """A line for each training, then what those wait for that do not run."""
-    table = Table(box=None, padding=(0, 2 if width >= ROOMY else 1, 0, 0))
+def overview(found: list[TrainingStatus], targets: list[Target], now: datetime) -> Group:
+    """A line for each training, then what those wait for that do not run, and the nodes of the others."""
+    table = Table(box=None, padding=(0, 1, 0, 0))
     table.add_column("training", overflow="fold", min_width=12)
     table.add_column("state", no_wrap=True)
-    further = [name for name in ("nodes", "cost") if any(getattr(each, name) for each in found)]
-    if width < ROOMY and "nodes" in further:
-        further.remove("nodes")  # below, in a line of its own
-    for column in ("step", "loss", "valid.", "workers", *further, "left", "age"):
+    for column in ("step", "loss", "valid.", "workers", "cost", "left", "age"):
         table.add_column(column, justify="right", no_wrap=True)
     lines = []
     for each in found:
@@ -133,7 +128,6 @@ def overview(found: list[TrainingStatus], targets: list[Target], now: datetime, 
         losses = [f"{figures[key]:.3f}" if key in figures else "" for key in ("loss", "validation_loss")]
         step = f"{figures['step']}/{figures.get('steps', '?')}" if "step" in figures else ""
         running = sum(pod.state == "Running" for pod in each.pods)
-        extra = {"nodes": _kinds(each), "cost": f"${each.cost:,.2f}" if each.cost else ""}
         left = time_to_go(figures["eta_seconds"]) if figures.get("eta_seconds") and running else ""
         table.add_row(
             Text(plain(each.training)),
@@ -141,13 +135,13 @@ def overview(found: list[TrainingStatus], targets: list[Target], now: datetime, 
             step,
             *losses,
             f"{running}/{each.wanted}",
-            *(extra[name] for name in further),
+            f"${each.cost:,.2f}" if each.cost else "",
             left,
             age(now.timestamp() - told) if told else "",
         )
         if each.why:
             lines.append(Text(plain(f"{each.training}: {each.headline}")))
-        elif each.nodes and "nodes" not in further:
+        elif each.nodes:
             lines.append(Text(plain(f"{each.training}: on {_kinds(each)}")))
     return Group(Text(f"{targets[0].namespace} on {targets[0].context}"), table, *lines)
 
