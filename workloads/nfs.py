@@ -70,8 +70,11 @@ class NfsServer(pulumi.ComponentResource):
             name,
             metadata=described,
             # No drain may evict the server: while its disk moves, a minute or two, every worker stands still. An
-            # upgrade of GKE's nodes waits for it an hour at most, the deletion of a node pool not at all.
-            spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(max_unavailable=0, selector=select(NAME)),
+            # upgrade of GKE's nodes waits for it an hour at most, the deletion of a node pool not at all. One that does
+            # not serve may go: by default it would keep its node for ever (kubernetes/enhancements KEP-3017).
+            spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(
+                max_unavailable=0, unhealthy_pod_eviction_policy="AlwaysAllow", selector=select(NAME)
+            ),
             opts=opts,
         )
         pod = _pod(image.reference, claim.metadata.name, settings.metadata.name, priority)

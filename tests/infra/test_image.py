@@ -65,6 +65,20 @@ def test_one_content_is_one_tag_and_one_context_whatever_the_umask(tmp_path: Pat
     }
 
 
+def test_another_text_mode_or_argument_is_another_content_and_a_cache_is_none(tmp_path: Path) -> None:
+    root = checked_out(tmp_path, 0o022)
+    (root / "app" / "__pycache__").mkdir()
+    found, module = [content_hash(RECIPE, {}, root)], root / "app" / "deep" / "module.py"
+    (root / "app" / "__pycache__" / "module.pyc").write_text("cache")
+    assert content_hash(RECIPE, {}, root) == found[0]
+    found.append(content_hash(RECIPE, {"BASE_IMAGE": "x"}, root))
+    module.chmod(0o755)
+    found.append(content_hash(RECIPE, {}, root))
+    module.write_text("another")
+    found.append(content_hash(RECIPE, {}, root))
+    assert len({*found}) == 4
+
+
 def test_a_context_is_made_once_and_goes_when_nobody_builds_it_any_more(tmp_path: Path) -> None:
     root = checked_out(tmp_path, 0o022)
     old = root / stage(RECIPE, "111111111111", root)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record
 from tests.infra.recorded import changed, recorded
@@ -92,15 +91,6 @@ def test_what_the_launcher_gives_its_workers_fits_what_the_cloud_gives_the_pod(n
 def test_a_training_is_ended_after_its_hours() -> None:
     assert stack(job={"maxHours": 1.5}).one("Job", "training").inputs["spec"]["activeDeadlineSeconds"] == 5400
     assert stack().one("Job", "training").inputs["spec"]["activeDeadlineSeconds"] == 7 * 24 * 3600, "a week by default"
-
-
-def test_workers_on_a_spot_node_save_within_what_it_gives_them() -> None:
-    from infra.gke.nodes import SPOT_GRACE, SPOT_GRACE_SYSTEM, as_scheduled
-
-    values = stack_file_values("gcp-a100")
-    values["nodes"] = {**values["nodes"], "consumption": "spot"}
-    values["gke"] = {**values["gke"], "project": "p-12345"}
-    assert as_scheduled(parse(values, "gcp-a100")).grace_seconds == 90 <= SPOT_GRACE - SPOT_GRACE_SYSTEM
 
 
 @pytest.mark.parametrize("name", ["local", "gcp-a100"])

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra.changes import ASKED, digest_of
 from infra.config import DatasetConfig, TrainingConfig
-from infra.image import TRAINER, content_hash
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record
 from tests.infra.recorded import changed, trained
 from workloads.dataset import prepare_command
-from workloads.training import new_folders, tell_new_folders
+from workloads.training import tell_new_folders
 
 
 def job_name(training: dict[str, Any], **sections: dict[str, Any]) -> str:
@@ -53,25 +51,6 @@ def test_how_nodes_are_had_starts_no_training_anew() -> None:
 
     assert name() == name(nodes={"max": 5, "compactPlacement": True}, rendezvous={"image": "quay.io/etcd:v3.6.6"})
     assert name() == name(nodes={"consumption": "spot"}), "its pods get the same time to save on both"
-
-
-def test_the_image_is_new_when_a_file_that_enters_it_changes(tmp_path: Path) -> None:
-    for entry in TRAINER.context:
-        path = tmp_path / entry
-        if path.suffix:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("1")
-        else:
-            path.mkdir(parents=True)
-            (path / "train.py").write_text("1")
-    first = content_hash(TRAINER, {}, tmp_path)
-    (tmp_path / "trainer" / "__pycache__").mkdir()
-    (tmp_path / "trainer" / "__pycache__" / "train.pyc").write_text("cache")
-    (tmp_path / "README.md").write_text("not in the image")
-    assert content_hash(TRAINER, {}, tmp_path) == first
-    assert content_hash(TRAINER, {"BASE_IMAGE": "x"}, tmp_path) != first
-    (tmp_path / "trainer" / "train.py").write_text("2")
-    assert content_hash(TRAINER, {}, tmp_path) != first
 
 
 def test_dataset_inputs_are_paths_on_the_shared_volume() -> None:
@@ -151,25 +130,20 @@ def test_no_two_data_sets_share_a_folder_unless_it_is_asked_for() -> None:
     assert folder(dataset=text | {"name": "mine", "tokenizer": "org/chat"}) == "mine"
 
 
-def test_a_living_stack_is_told_which_folders_it_leaves_and_how_to_keep_them() -> None:
-    built = {"folder of the run": "/data/runs/micro-a28b9923", "folder of the dataset": "/data/datasets/opticks"}
-    values = stack_file_values("local")
-    run, dataset = new_folders(parse(values, "local"), built)
-    assert run.endswith("; to continue the one in /data/runs/micro-a28b9923, set job.name: micro-a28b9923")
-    assert "the one in /data/datasets/opticks" in dataset
-    assert dataset.endswith("set dataset.name: opticks")
-    kept = {**values, "job": {"name": "micro-a28b9923"}, "dataset": {**values["dataset"], "name": "opticks"}}
-    assert not list(new_folders(parse(kept, "local"), built))
-    assert not list(new_folders(parse(values, "local"), {})), "a first up leaves nothing"
-
-
-def test_only_a_folder_that_the_stack_file_did_not_ask_for_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_living_stack_is_told_which_folders_a_newer_program_leaves_and_how_to_keep_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told: list[str] = []
     monkeypatch.setattr("workloads.training.pulumi.warn", told.append)
     values = stack_file_values("local")
     built = {"folder of the run": "/data/runs/micro-a28b9923", "folder of the dataset": "/data/datasets/opticks"}
-    other = {**values, "training": {**values["training"], "steps": 301}}
-    tell_new_folders(parse(values, "local"), values, {**built, ASKED: digest_of(other)})
-    assert told == []
+    kept = {**values, "job": {"name": "micro-a28b9923"}, "dataset": {**values["dataset"], "name": "opticks"}}
+    asked = {**built, ASKED: digest_of(kept)}
+    tell_new_folders(parse(kept, "local"), kept, asked)
+    tell_new_folders(parse(values, "local"), values, asked)
+    assert told == [], "it stays, or the stack file asked for it"
     tell_new_folders(parse(values, "local"), values, {**built, ASKED: digest_of(values)})
-    assert len(told) == 2, "the same file: a newer program repeats what it did"
+    run, dataset = told
+    assert run.endswith("; to continue the one in /data/runs/micro-a28b9923, set job.name: micro-a28b9923")
+    assert "the one in /data/datasets/opticks" in dataset
+    assert dataset.endswith("set dataset.name: opticks")

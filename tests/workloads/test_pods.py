@@ -200,16 +200,6 @@ def test_whoever_looks_for_pods_finds_them_and_services_a_port_that_is_open(
     assert headless.inputs["spec"]["publishNotReadyAddresses"], "workers look each other up before they are ready"
 
 
-def test_what_asks_a_pod_from_outside_is_answered(local_stack: Recording) -> None:
-    """A server that listens on its pod's own loopback answers neither the kubelet's probes nor a Service."""
-    (etcd,) = pod(local_stack, "StatefulSet", "etcd")["containers"]
-    for probe in ("readinessProbe", "livenessProbe"):
-        assert f"--listen-metrics-urls=http://0.0.0.0:{etcd[probe]['httpGet']['port']:.0f}" in etcd["args"]
-    (tensorboard,) = pod(local_stack, "Deployment", "tensorboard")["containers"]
-    assert {"--bind_all", f"--port={tensorboard['readinessProbe']['httpGet']['port']:.0f}"} <= set(tensorboard["args"])
-    assert {"name": "data", "mountPath": "/data", "readOnly": True} in tensorboard["volumeMounts"]
-
-
 def test_gpu_workers_ask_for_gpus_and_tolerate_their_taint(local_kubeconfig: object) -> None:
     values = stack_file_values("local")
     values["workers"] = {"count": 2, "gpus": 4, "processes": 4, "cpu": 8}
