@@ -18,7 +18,7 @@ from urllib.parse import quote
 import typer
 
 from cli import CommandError, last_line
-from cli.pods import kubectl_of
+from cli.pods import kubectl_of, started
 from cli.target import Kubeconfig, RunningStack, targets_of
 from trainer.plain import plain
 from workloads.layout import TENSORBOARD_PORT
@@ -41,7 +41,7 @@ def board(
     address, opened = f"http://localhost:{port}", False
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            with subprocess.Popen([*kubectl, *forward], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            with started([*kubectl, *forward], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
                 assert process.stdout
                 if process.stdout.readline() and not opened:  # it listens
                     opened = True

