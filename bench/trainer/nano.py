@@ -1,6 +1,6 @@
 """GPT-2 as karpathy/nanoGPT trains it, reimplemented as a peer for speed.py.
 
-nanoGPT's defaults: norms and linear layers without biases (GPT-2 has them), torch's fused causal attention,
+nanoGPT's defaults: norms and linear layers without biases (GPT-2 has them: bias=True), torch's fused causal attention,
 one product for query, key and value, an output layer of 50,304 rows (padded) tied to the embedding, torch.compile over
 the whole model, bf16 autocast, all logits at once through F.cross_entropy.
 """
@@ -18,12 +18,12 @@ ROWS = 50304
 
 
 class Layer(nn.Module):
-    def __init__(self, size: Preset) -> None:
+    def __init__(self, size: Preset, bias: bool) -> None:
         super().__init__()
         width, self.heads = size.width, size.heads
-        self.before_attention, self.before_mlp = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
-        self.three, self.mix = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.widen, self.narrow = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+        self.before_attention, self.before_mlp = nn.LayerNorm(width, bias=bias), nn.LayerNorm(width, bias=bias)
+        self.three, self.mix = nn.Linear(width, 3 * width, bias=bias), nn.Linear(width, width, bias=bias)
+        self.widen, self.narrow = nn.Linear(width, 4 * width, bias=bias), nn.Linear(4 * width, width, bias=bias)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         batch, length, width = hidden.shape
@@ -37,13 +37,13 @@ class Layer(nn.Module):
 class Net(nn.Module):
     """net(inputs, targets) returns the mean token loss; both are int64 [batch, length]."""
 
-    def __init__(self, preset: str, seed: int) -> None:
+    def __init__(self, preset: str, seed: int, bias: bool = False) -> None:
         super().__init__()
         size = PRESETS[preset]
         torch.manual_seed(seed)
         self.words, self.positions = nn.Embedding(ROWS, size.width), nn.Embedding(size.positions, size.width)
-        self.layers = nn.ModuleList(Layer(size) for _ in range(size.layers))
-        self.last = nn.LayerNorm(size.width, bias=False)
+        self.layers = nn.ModuleList(Layer(size, bias) for _ in range(size.layers))
+        self.last = nn.LayerNorm(size.width, bias=bias)
         for name, value in self.named_parameters():
             if value.ndim == 2:
                 into_stream = name.endswith(("mix.weight", "narrow.weight"))

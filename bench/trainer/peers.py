@@ -1,7 +1,7 @@
 """Other ways to train GPT-2, one mode in one process: `python -m bench.trainer.peers JSON`.
 
 loop: a plain loop over transformers' GPT2LMHeadModel, with model and loss compiled together. nanoGPT: its model
-(nano.py) in the same loop. Trainer: transformers' Trainer with the same settings. All
+(nano.py) in the same loop, as it is or with GPT-2's biases. Trainer: transformers' Trainer with the same settings. All
 use SDPA, no dropout, fused AdamW, clipping at 1, autocast for bf16 and our trainer's batches, on an accelerator
 prefetched from pinned memory. The last line is {"seconds": [of each step], "cpu": [CPU seconds of each step], "losses":
 [of each step], "waits": [seconds of each step in which the host fetched batches], "memory": peak bytes of the device or
@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+BIASED = "nanoGPT with biases"
+
 
 def main(arguments: list[str]) -> None:
     mode = json.loads(arguments[0])
@@ -24,7 +26,7 @@ def main(arguments: list[str]) -> None:
 
     from trainer.train.metrics import peak_memory
 
-    clock, losses = {"loop": loop, "nanoGPT": nano, "Trainer": trainer}[mode["program"]](mode)
+    clock, losses = {"loop": loop, "nanoGPT": nano, BIASED: nano, "Trainer": trainer}[mode["program"]](mode)
     most = peak_memory(torch.device(mode["device"]))
     figures = {"seconds": clock.seconds, "cpu": clock.cpu, "losses": losses, "waits": clock.waits, "memory": most}
     print(json.dumps(figures))
@@ -81,7 +83,7 @@ def loop(mode: dict[str, Any]) -> tuple[Clock, list[float]]:
 def nano(mode: dict[str, Any]) -> tuple[Clock, list[float]]:
     from bench.trainer.nano import Net
 
-    net = Net(mode["preset"], seed=1337).to(mode["device"])
+    net = Net(mode["preset"], seed=1337, bias=mode["program"] == BIASED).to(mode["device"])
     return steps(mode, net, net)
 
 

@@ -28,11 +28,12 @@ from typing import Any
 
 from bench import page
 from bench.trainer import setup
+from bench.trainer.peers import BIASED
 from trainer.config.memory import of_preset
 from trainer.config.settings import Config
 from trainer.config.speed import flops_per_token, peak_of
 
-PEERS = ("loop", "nanoGPT", "Trainer")
+PEERS = ("loop", "nanoGPT", BIASED, "Trainer")
 MALLOC = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=68719476736"
 """What processor.keep_memory does in a worker, for all programs alike."""
 COLUMNS = ("model", "precision", "windows", "program", "mode", "tokens/s", "s/step", "of steps", "CPU s/step")
@@ -40,11 +41,12 @@ COLUMNS += ("MFU", "GB", "wait, ms", "first step, s", "day")
 ABOUT = (
     "Whole optimizer steps of 4,096 tokens, on an accelerator of 524,288, in windows of 1024 of so many a pass: the "
     "median of the steps after the first; beside it their number, the fastest and the slowest. ours: `python -m "
-    "trainer.train`. loop: a plain loop over transformers' model. nanoGPT: its model in that loop. Trainer: "
-    "transformers' Trainer. Freed memory stays with each process, as the launcher sets it. MFU counts the FLOPs of the "
-    "products (PaLM, appendix B) in relation to the device's data sheet (trainer/config/peaks.yaml). wait: host "
-    "milliseconds of a step in which batches were fetched, beside or before the device's work. Compare within one day: "
-    "figures of shared machines move by tens of per cent from hour to hour."
+    "trainer.train`. loop: a plain loop over transformers' model. nanoGPT: its model in that loop, which has no "
+    "biases; with biases: as GPT-2 has them. Trainer: transformers' Trainer. Freed memory stays with each process, as "
+    "the launcher sets it. MFU counts the FLOPs of the products (PaLM, appendix B) in relation to the device's data "
+    "sheet (trainer/config/peaks.yaml). wait: host milliseconds of a step in which batches were fetched, beside or "
+    "before the device's work. Compare within one day: figures of shared machines move by tens of per cent from hour "
+    "to hour."
 )
 
 
@@ -70,11 +72,11 @@ def modes(accelerator: bool, tiny: bool) -> list[Mode]:
         small = [Mode(each, "bf16", False, 2, preset="tiny") for each in ("ours", *PEERS)]
         return [*small, dataclasses.replace(small[0], preset="modern-micro")]
     if accelerator:
-        ours, nano, loop, trainer = (Mode(each, "bf16", True, 32) for each in ("ours", "nanoGPT", "loop", "Trainer"))
+        ours, loop, nano, biased, trainer = (Mode(each, "bf16", True, 32) for each in ("ours", *PEERS))
         modern = dataclasses.replace(ours, preset="modern-small")
         larger = [dataclasses.replace(each, preset="medium") for each in (ours, nano)]
         wide, eager = dataclasses.replace(ours, micro_batch=64), dataclasses.replace(ours, compiled=False)
-        return [ours, nano, modern, wide, loop, trainer, *larger, eager]
+        return [ours, nano, biased, modern, wide, loop, trainer, *larger, eager]
     return [
         Mode(program, precision, compiled, micro_batch)
         for precision in ("bf16", "fp32")
