@@ -67,13 +67,17 @@ def send(pod: Pod, source: Path, folder: str, bar: Bar, follow_links: bool = Fal
     filters += ["--copy-links"] if follow_links or source.is_file() else []
     # An absolute path is none of another host, whatever its name.
     sent = f"{source.absolute()}/" if source.is_dir() else str(source.absolute())
-    began = time.time()
+    before = _states(source)
     copied = _copy(pod, (*filters, sent, f"{HOST}:{folder}/"), folder, bar)
-    for here, _, names in os.walk(source) if source.is_dir() else [(source.parent, [], [source.name])]:
-        for path in (Path(here, name) for name in names):
-            if path.exists() and path.stat().st_mtime > began:
-                raise CommandError(f"{path}: changed while it was sent; run the same command again")
+    if changed := before.items() ^ _states(source).items():
+        raise CommandError(f"{min(changed)[0]}: changed while it was sent; run the same command again")
     return copied
+
+
+def _states(source: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of a file, or of each below a folder."""
+    found = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
 
 
 def bring(pod: Pod, remote: str, folder: Path, bar: Bar, *filters: str) -> Copied:

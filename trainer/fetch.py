@@ -4,26 +4,25 @@
     python -m trainer.fetch --questions hf:squad --output FOLDER
 
 Trainers reach no hub (workloads/workspace.py); this runs before them, where it can be reached. Every file is verified
-against the hub's checksum, all files are of one revision, and after a kill the same command brings what is missing.
+against the hub's checksum, all files are of one revision, and after a kill the same command continues where it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import os
 import shutil
 import sys
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from trainer.checkpoint.format import INDEX, indexed
 from trainer.config.paths import folder, path_or_name
 from trainer.contract import FETCHED, MANIFEST
 from trainer.errors import UserError, may_pass, one_line, usage
-from trainer.files import DESCRIPTION, TEMPLATES, is_plain_name, read_json, sha256, write_json
+from trainer.files import DESCRIPTION, TEMPLATES, fsync, is_plain_name, read_json, sha256, write_json
 from trainer.log import event
 
 if TYPE_CHECKING:
@@ -77,7 +76,6 @@ def fetch(model: str, output: Path) -> None:
     if found.get("asked") == model and _all_there(output, found["files"]):
         event("fetched", state="found", model=model, directory=output, revision=found.get("revision"))
         return
-    os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # hf_xet 1.8 buffers gigabytes, and the dataset Job has 2 GiB
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HTTPError
     from huggingface_hub.utils import disable_progress_bars
@@ -95,7 +93,8 @@ def fetch(model: str, output: Path) -> None:
             raise UserError(f"--model {model}: is an adapter, or brings one; give its base model, or a merged model")
         files = {name: file for name, file in there.items() if _is_wanted(name)}
         for former in {*found.get("files", {}), *begun.get("files", {})} - files.keys():
-            (output / former).unlink(missing_ok=True)  # transformers would read another model's template or index
+            for path in (output / former, _part(output / former)):  # else transformers reads another model's template
+                path.unlink(missing_ok=True)
         ours = sorted(key for key in files if Path(key).suffix in (*DESCRIPTION, ".safetensors"))
         write_json(output / BEGUN, {"model": model, "revision": commit, "files": dict.fromkeys(ours, 0)})
         (output / FETCHED).unlink(missing_ok=True)
@@ -114,7 +113,6 @@ def fetch(model: str, output: Path) -> None:
     if left := sorted(there.keys() - sizes.keys()):
         named = one_line(", ".join(left[:LISTED])) + (f" and {len(left) - LISTED} more" if left[LISTED:] else "")
         event("fetched", state="left_out", files=len(left), named=repr(named), reason="'a trainer does not read them'")
-    shutil.rmtree(output / ".cache", ignore_errors=True)  # huggingface_hub's notes
     write_json(output / FETCHED, {"asked": model, "model": name, "revision": commit, "files": sizes})
     (output / BEGUN).unlink(missing_ok=True)
     event("fetched", state="written", model=model, directory=output, revision=commit, bytes=sum(sizes.values()))
@@ -153,7 +151,8 @@ def _weights(model: str, output: Path, files: Collection[str]) -> list[str]:
 
 
 def _require_space(model: str, output: Path, files: list[RepoSibling]) -> None:
-    missing = sum(file.size or 0 for file in files if not (output / file.rfilename).exists())
+    there = [each for file in files for path in [output / file.rfilename] for each in (path, _part(path))]
+    missing = sum(file.size or 0 for file in files) - sum(path.stat().st_size for path in there if path.is_file())
     if missing > (free := shutil.disk_usage(output).free):
         raise UserError(
             f"--model {model}: {missing / 1e9:.1f} GB are missing, and the volume has {free / 1e9:.1f} GB free; make "
@@ -161,19 +160,52 @@ def _require_space(model: str, output: Path, files: list[RepoSibling]) -> None:
         )
 
 
-def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
-    """Download a file, unless it is there, and verify its checksum."""
-    from huggingface_hub import hf_hub_download
+def _part(path: Path) -> Path:
+    """Where a file is until it is complete."""
+    return path.with_name(f".{path.name}.part")
 
-    path = output / file.rfilename
-    for again in (False, True):
-        if not _is_whole(path, file):
-            hf_hub_download(name, file.rfilename, revision=commit, local_dir=output, force_download=again)
-            event("fetched", state="file", file=file.rfilename, bytes=file.size)
-        if _is_whole(path, file):
+
+def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
+    """Download a file, unless it is there, and verify its checksum; continue a partial download."""
+    # Not hf_hub_download: after a kill it restarts the file and leaves the old part behind (huggingface_hub 2.4).
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    path, size = output / file.rfilename, file.size or 0
+    if _is_whole(path, file):
+        return
+    path.parent.mkdir(exist_ok=True)
+    part, url = _part(path), hf_hub_url(name, file.rfilename, revision=commit)
+    for _ in range(2):
+        with open(part, "ab") as opened:
+            bounded: Any = _Bounded(opened, size, f"--model {name}: {file.rfilename}")
+            http_get(url, bounded, resume_size=opened.tell(), headers=build_hf_headers(), expected_size=size)
+        if _is_whole(part, file):
+            fsync(part)
+            part.replace(path)
+            event("fetched", state="file", file=file.rfilename, bytes=size)
             return
-    path.unlink()
+        part.unlink()
     raise UserError(f"--model {name}: {file.rfilename} failed its checksum twice; try again later")
+
+
+class _Bounded:
+    """A file that is written up to a size: one that the hub sends without an end would fill the volume."""
+
+    def __init__(self, file: BinaryIO, size: int, name: str) -> None:
+        self._file, self._size, self._name = file, size, name
+
+    def write(self, data: bytes) -> int:
+        if self._file.tell() + len(data) > self._size:
+            self._file.truncate(0)
+            raise UserError(
+                f"{self._name}: the hub sends more than the {self._size} bytes that it says; try again later"
+            )
+        return self._file.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def _is_whole(path: Path, file: RepoSibling) -> bool:
@@ -202,7 +234,7 @@ def _refusal(model: str, error: Exception) -> str:
             "token of the account that did"
         )
     helps = f"see its page ({page}), and check the name; a private one needs {token}"
-    helps = "run the same command again: what is there stays" if may_pass(error) else helps
+    helps = "run the same command again: it continues where it stopped" if may_pass(error) else helps
     return f"--model {model}: cannot be fetched from the hub ({one_line(error, 300)}); {helps}"
 
 

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from trainer.config.addresses import kind_of
+from trainer.config.values import Plain, read_yaml
 from trainer.errors import UserError, cause, forbidden, offline
 from trainer.files import require_listed, require_regular
 
@@ -99,6 +102,29 @@ def splits(head: str, files: list[str]) -> list[str]:
     return list(dict.fromkeys([*named, *(found[-1].lower() for file in files if (found := _SPLIT.findall(file)))]))
 
 
+def _require_no_address(spec: str, folder: Path) -> None:
+    """Refuse a folder whose card names an address, which `datasets` would ask before it says what it reads."""
+    for name in ("README.md", ".huggingface.yaml"):
+        text = (folder / name).read_text("utf-8", errors="replace") if (folder / name).is_file() else ""
+        try:
+            said = read_yaml(card(text) if name == "README.md" else text, Plain)
+        except yaml.YAMLError:  # `datasets` says what is wrong
+            continue
+        for told in _texts(said.get("configs"), set()) if isinstance(said, dict) else ():
+            if "://" in told or "::" in told:
+                raise UserError(f"--input {spec}: {name} names {told}, which is not in the folder; name files of it")
+
+
+def _texts(part: Any, seen: set[int]) -> Iterator[str]:
+    """The texts in a document; what aliases repeat is walked through once."""
+    if isinstance(part, str):
+        yield part
+    elif isinstance(part, (dict, list)) and id(part) not in seen:
+        seen.add(id(part))
+        for each in part.values() if isinstance(part, dict) else part:
+            yield from _texts(each, seen)
+
+
 def _require_whole(spec: str, folder: Path, data_files: Any) -> None:
     """Refuse a folder of which `datasets` reads files outside of it, or one of two formats.
 
@@ -107,8 +133,6 @@ def _require_whole(spec: str, folder: Path, data_files: Any) -> None:
     require_listed(str(folder))
     taken = {Path(file) for files in data_files.values() for file in files}
     for path in taken:
-        if ":/" in str(path):
-            raise UserError(f"--input {spec}: its card names {path}, which is not in the folder; name files of it")
         require_regular(path, folder)
     readme = folder / "README.md"
     if readme.is_file() and "data_files" in card(readme.read_text("utf-8", errors="replace")):
@@ -141,6 +165,8 @@ def _open(spec: str) -> tuple[Any, str]:
         try:
             if not offline() and "/" not in name and folder is None:
                 name = HfApi().dataset_info(name).id  # huggingface_hub 2.4 reads files of OWNER/NAME only
+            if folder is not None:
+                _require_no_address(spec, folder)
             builder = datasets.load_dataset_builder(name, config)
             if folder is not None:
                 _require_whole(spec, folder, builder.config.data_files or {})

@@ -30,6 +30,8 @@ REASONS = ("reasoning_content", "thinking", "reasoning")
 """Keys of an answer's thoughts: transformers hands each of them to the template."""
 ANSWERS = (*REASONS, "refusal", "tools", "functions", "function_calls")
 """Keys of a message beside its content and its calls; the last two are OLMo's."""
+ARGUMENTS = ("arguments", "parameters", "args", "input")
+"""Where a call has its arguments: OpenAI's key, Llama 3's, LangChain's and Anthropic's."""
 OF_CALLS = ("name", "id", "type", "index", "description", "function")
 """Keys of a call that may have no arguments."""
 MASKS = ("weight", "train", "training", "loss")
@@ -158,8 +160,11 @@ def _refuse_unread(record: dict[str, Any]) -> None:
         if record.get(name) and ("messages" not in record or record.get("chosen") != record["messages"]):
             raise Wrong(f"it has {name}; preferences are not learned: give the wanted answer as messages alone")
     for name in OF_RECORDS:
-        if name in record and (name, record[name]) != ("weight", 1):
-            raise Wrong(f"{name} is not read; say with weight 0 or 1 in a message whether it is learned")
+        if name not in record or (name == "weight" and record[name] == 1):
+            continue
+        if name == "mask" and isinstance(record[name], str) and ROLES.get(record[name].lower()) == "user":
+            continue  # NeMo's: the role that is not learned
+        raise Wrong(f"{name} is not read; say with weight 0 or 1 in a message whether it is learned")
 
 
 def _refuse_media(given: dict[str, Any], name: str) -> None:
@@ -280,20 +285,24 @@ def _calls(given: Any, name: str, wire: bool) -> list[dict[str, Any]]:
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise Wrong(f"{what} has no name of a function")
-        has = {**call, **function}
-        arguments = has.get("arguments") or {}
-        found = _decoded(arguments, f"{what}: its arguments")
+        nested = "function" in call
+        has = [(k, v) for part in ((call, function) if nested else (call,)) for k, v in part.items()]
+        given_as = [(key, value) for key, value in has if key in ARGUMENTS and value not in (None, "")]
+        if len(given_as) > 1:
+            raise Wrong(f"{what} has arguments as {' and as '.join(key for key, _ in given_as)}; give one of these")
+        key, arguments = given_as[0] if given_as else ("arguments", {})
+        found = _decoded(arguments, f"{what}: its {key}")
         if not isinstance(found, dict):
-            raise Wrong(f"{what}: its arguments are {kind(found)}, not an object")
-        other = next((key for key in has if key not in (*OF_CALLS, "arguments") and has[key] not in (None, "")), "")
+            raise Wrong(f"{what}: its {key} are {kind(found)}, not an object")
+        other = next((k for k, v in has if k not in (*OF_CALLS, *ARGUMENTS) and v not in (None, "")), "")
         if not found and other:
             raise Wrong(f"{what} has {other}, which is not read, and no arguments; name them arguments")
         if wire:
             found = arguments if isinstance(arguments, str) else json.dumps(found, ensure_ascii=False)
-        # transformers' form of a call, which LLaMA-Factory's turns and OpenAI's older files shorten.
-        nested = "function" in call
-        about = {key: call[key] for key in call if (key != "arguments" if nested else key in ("id", "index"))}
-        own = {key: value for key, value in function.items() if nested or key not in (*about, "type")}
+        # transformers' form of a call, which LLaMA-Factory's turns, LangChain's and OpenAI's older files shorten.
+        about = {k: v for k, v in call.items() if k not in ARGUMENTS and (nested or k in ("id", "index"))}
+        mine = function.items() if nested else [(k, v) for k, v in call.items() if k not in (*about, "type")]
+        own = {"arguments" if k in ARGUMENTS else k: v for k, v in mine}
         calls.append({"type": "function", **about, "function": {**own, "arguments": found}})
     return calls
 

@@ -140,7 +140,7 @@ def test_a_card_that_names_files_outside_of_its_folder_is_refused(tmp_path: Path
     (tmp_path / "b.jsonl").write_text('{"text": "Light."}\n' * 3)
     (folder / "link").symlink_to(other)
     (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  {card}\n---\nText\n")
-    with pytest.raises(UserError, match=r"link that leads out of its folder|not in the folder|127\.0\.0\.1:9"):
+    with pytest.raises(UserError, match=r"link that leads out of its folder|not in the folder"):
         hub._open(f"hf:{folder}")
 
 

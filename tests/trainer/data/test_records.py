@@ -57,8 +57,14 @@ FORMS: dict[str, tuple[Record, list[Record], list[Record] | None]] = {
     "ShareGPT's tools": (
         {"conversations": [HUMAN, GPT], "tools": json.dumps([WEATHER["function"]]), "system": ""},
         [ASKED, TOLD], [WEATHER]),
-    "large letters": ({"conversations": [HUMAN | {"from": "User"}, GPT | {"from": "Assistant"}]},
+    "large letters": ({"mask": "User", "conversations": [HUMAN | {"from": "User"}, GPT | {"from": "Assistant"}]},
                       [ASKED, TOLD], None),
+    "LangChain's": (
+        {"messages": [ASKED, calling({"name": "look", "args": {"place": "here"}}), RESULT, TOLD]}, WHOLE, None),
+    "Anthropic's": (
+        {"messages": [ASKED, calling({"name": "look", "input": {"place": "here"}}), RESULT, TOLD]}, WHOLE, None),
+    "Llama 3's": (
+        {"messages": [ASKED, calling({"name": "look", "parameters": {"place": "here"}}), RESULT, TOLD]}, WHOLE, None),
     "pygmalion's": ({"conversations": [{"role": "user", "value": "Rain?"}, {"role": "assistant", "value": "Yes."}]},
                     said("user: Rain?", "assistant: Yes."), None),
     "a system beside": ({"messages": [ASKED, TOLD], "system": "You are Nemo."}, [SYSTEM, ASKED, TOLD], None),
@@ -213,7 +219,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"messages": [LYON[0] | {"train": True}, LYON[1]]}, "message 1 of messages is to be learned by its train"),
     ({"conversations": [HUMAN, GPT | {"train_detail": [{"begin_offset": 0, "end_offset": 2, "train": False}]}]},
      "message 2 of conversations has train_detail"),
-    ({"mask": "User", "conversations": [HUMAN, GPT]}, "mask is not read"),
+    ({"mask": "Assistant", "conversations": [HUMAN, GPT]}, "mask is not read"),
     ({"prompt": "x", "completion": "y", "label": False}, "label is false"),
     ({"conversations": [HUMAN, GPT], "kto_tag": "false"}, "kto_tag is 'false', not true"),
     ({"conversations": [HUMAN], "chosen": GPT, "rejected": GPT}, "it has chosen; preferences are not learned"),
@@ -226,7 +232,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"conversations": [HUMAN, {"from": "function_call", "value": "look(here)"}, SEEN, GPT]}, "its call: not JSON"),
     ({"messages": [ASKED, calling({"function": {"name": "f", "arguments": "[1]"}}), TOLD]}, "arguments are a list"),
     ({"messages": [ASKED, calling({"function": {"name": "f", "kwargs": {"a": 1}}}), TOLD]}, "call 1 has kwargs, which"),
-    ({"messages": [ASKED, calling({"name": "f", "args": {"a": 1}}), TOLD]}, "call 1 has args, which is not read"),
+    ({"messages": [ASKED, calling({"name": "f", "args": {}, "input": {"a": 1}}), TOLD]}, "as args and as input"),
     ({"messages": [ASKED, calling(call(), function_call=json.loads(LOOK)), TOLD]}, "as tool_calls and as function"),
     ({"conversations": [HUMAN, {"from": "function_call", "value": LOOK, "tool_calls": [call()]}, SEEN, GPT]},
      "calls as value and as tool_calls"),
