@@ -23,31 +23,14 @@ from trainer.config.paths import expanded
 DATA = "/data"
 #: RFC 1123 label; 40 characters leave room for the suffixes that Kubernetes adds to Job and Pod names (63 in all).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
-#: DNS subdomain, as names of cluster-wide objects; keys and values of labels and taints (k8s.io/apimachinery,
-#: pkg/util/validation).
-_SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-Subdomain = Annotated[str, StringConstraints(pattern=rf"^{_SUBDOMAIN}$", max_length=253)]
-_KEY = rf"({_SUBDOMAIN}/)?[A-Za-z0-9]([-\w.]{{0,61}}[A-Za-z0-9])?"
-_VALUE = r"([A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?)?"
 #: A taint as `kubectl taint` writes it.
-TAINT = re.compile(
-    rf"(?P<key>{_KEY})(=(?P<value>{_VALUE}))?(:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute))?", re.A
-)
+TAINT = re.compile(r"(?P<key>[^=:\s]+)(=(?P<value>[^:\s]*))?(:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute))?")
 
 
 def _taint(text: str) -> str:
     if not TAINT.fullmatch(text):
         raise ValueError(f"'{text}' is no taint; give KEY, KEY:EFFECT or KEY=VALUE:EFFECT, as in sku=gpu:NoSchedule")
     return text
-
-
-def _node_labels(labels: dict[str, str]) -> dict[str, str]:
-    for key, value in labels.items():
-        if not (re.fullmatch(_KEY, key, re.A) and re.fullmatch(_VALUE, value, re.A)):
-            raise ValueError(
-                f"'{key}: {value}' is no label; `kubectl get nodes --show-labels` shows those of the nodes"
-            )
-    return labels
 
 
 #: Upper limits are beyond every machine, quota and patience: they catch a unit or a digit too many.
@@ -189,16 +172,14 @@ class WorkersConfig(Section):
     environment: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the workers, which override the stack's: `NCCL_DEBUG: INFO` shows what NCCL chose,
     `NCCL_SOCKET_NTHREADS` and `NCCL_NSOCKS_PERTHREAD` change it. Secrets belong in `secrets`."""
-    node_selector: Annotated[dict[str, str], AfterValidator(_node_labels), OnlyWith("cluster.kind", "existing")] = (
-        Field(default_factory=dict)
-    )
+    node_selector: Annotated[dict[str, str], OnlyWith("cluster.kind", "existing")] = Field(default_factory=dict)
     """Labels of the nodes that train, such as `agentpool: gpu`. Default: any node that has room."""
     tolerations: Annotated[tuple[Annotated[str, AfterValidator(_taint)], ...], OnlyWith("cluster.kind", "existing")] = (
         Field(default=(), max_length=20)
     )
     """Taints of the nodes that train, as kubectl writes them: `sku=gpu:NoSchedule`. Pods with GPUs
     tolerate the customary nvidia.com/gpu:NoSchedule anyway."""
-    runtime_class: Annotated[Subdomain | None, OnlyWith("cluster.kind", "existing")] = None
+    runtime_class: Annotated[str | None, OnlyWith("cluster.kind", "existing")] = None
     """RuntimeClass of the pods that train. Set `nvidia` where `kubectl get runtimeclass` shows it,
     such as on k3s, RKE2, MicroK8s and k0s: without it pods see no GPU there. Default: the nodes' own."""
     allocator: Literal["glibc", "tcmalloc"] | None = None
@@ -220,7 +201,7 @@ class ExistingStorage(StorageConfig):
     directory of the local node; else the cluster's default class."""
     path: Annotated[Annotated[str, AfterValidator(_absolute)] | None, OnlyWith("storage.kind", "hostPath")] = None
     """Directory on the node, for hostPath. Default: the one that the local node offers."""
-    class_name: Annotated[Subdomain | None, Replaces("data"), OnlyWith("storage.kind", "storageClass")] = None
+    class_name: Annotated[str | None, Replaces("data"), OnlyWith("storage.kind", "storageClass")] = None
     """StorageClass, for storageClass. Default: the cluster's default class."""
     access_mode: Annotated[Literal["ReadWriteMany", "ReadWriteOnce"] | None, Replaces(on={"storageClass": "data"})] = (
         None

@@ -59,7 +59,7 @@ def model(type_: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["gke", "eks"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(stack=NAMES)
 def test_a_stack_name_that_is_accepted_passes_every_rule(kind: str, stack: str) -> None:
     name = f"trainyard-{stack}"
@@ -74,7 +74,7 @@ def test_a_stack_name_that_is_accepted_passes_every_rule(kind: str, stack: str) 
     assert all("\n" not in line and "; " in line for line in found)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(name=NAMES)
 def test_what_the_rules_for_aws_accept_the_models_of_its_services_do(name: str) -> None:
     for row in rows("eks"):

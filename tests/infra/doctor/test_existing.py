@@ -136,12 +136,8 @@ def test_the_class_of_the_shared_volume_has_to_be_there(kubectl: Kubectl) -> Non
     ("names", "version", "sections", "warned"),
     [
         (["kube-proxy"], "v1.33.4", {}, True),
-        ([], "v1.33.4", {}, True),
         (["aws-node", "kube-proxy"], "v1.33.4-eks-1", {}, True),
-        (["kube-flannel-ds"], "v1.33.4", {}, True),
-        (["kindnet"], "v1.33.4", {}, False),
         (["calico-node"], "v1.33.4", {}, False),
-        (["anetd"], "v1.33.4-gke.1", {}, False),
         ([], "v1.33.4+k3s1", {}, False),
         (["kube-proxy"], "v1.33.4", {"rendezvous": {"tls": True}}, False),
         (None, "v1.33.4", {}, False),
