@@ -164,6 +164,8 @@ def remarks(figure: str, ranked: list[Run]) -> list[str]:
     if len(texts) > 1:
         lines.append("Their data sets differ, and with them the text that they are validated on.")
     lines += others(figure, ranked)
+    if unknown := [run.name for run in ranked if not run.settings]:
+        lines.append(f"Settings not known yet: {', '.join(unknown)}.")
     if len(ranked) == 1:
         lines.append("One run compares with nothing; --all takes every run on the volume.")
     return lines

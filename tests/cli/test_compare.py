@@ -153,6 +153,7 @@ def test_runs_without_a_checkpoint_differ_in_all_that_they_differ_in(call: Any, 
             (folder / "config.yaml").write_text(f"steps: 100\nevaluation: {{every: {every}}}\nrun: {{seed: {every}}}\n")
     said = call("compare")[1]
     assert [line.split("starting")[-1].strip() for line in said[1:4]] == ["every 5, seed 5", "every 6, seed 6", ""]
+    assert "Settings not known yet: third-1a." in said
 
 
 @pytest.mark.parametrize(
