@@ -51,7 +51,6 @@ def test_spot_then_flex_start_then_on_demand() -> None:
 @pytest.mark.parametrize(
     ("name", "consumption", "fallback", "made"),
     [
-        ("gcp-a100", "spot", "none", ["workers"]),
         ("gcp-a100", "spot", "flex_start", ["workers", "workers-flex-start"]),
         ("gcp-a100", "flex_start", "on_demand", ["workers", "workers-on-demand"]),
         # Flex-start is for accelerators only.
@@ -72,8 +71,6 @@ def test_a_pool_for_each_way(name: str, consumption: str, fallback: str, made: l
     [
         ("flex_start", "none", {"workers": False}),
         ("queued", "none", {"workers": False}),
-        ("spot", "none", {"workers": True}),
-        ("spot", "flex_start", {"workers": True, "workers-flex-start": False}),
         ("spot", "on_demand", {"workers": True, "workers-flex-start": False, "workers-on-demand": True}),
     ],
 )

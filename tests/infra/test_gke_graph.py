@@ -51,7 +51,6 @@ def test_without_hyperthreads_the_pod_asks_for_half() -> None:
 @pytest.mark.parametrize(
     ("consumption", "expected", "repaired"),
     [
-        ("on_demand", {"spot": False}, True),
         ("spot", {"spot": True, "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}}, True),
         (
             "flex_start",

@@ -69,7 +69,6 @@ def test_what_runs_counts_and_the_stacks_own_does_not(cloud: Cloud, here: Amazon
     ("name", "code"),
     [
         ("g4dn.xlarge", "L-3819A6DF"),
-        ("vt1.3xlarge", "L-3819A6DF"),
         ("p5.48xlarge", "L-7212CCBC"),
         ("t3.large", "L-34B43A08"),
     ],
