@@ -164,7 +164,12 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     handler: rendezvous.Handler | None = None
     try:
         # Built here and not through torch's registry: this also works where the entry point is not installed.
-        handler = (rendezvous.create_alone if options.standalone else rendezvous_etcd.create)(parameters)
+        try:
+            handler = (rendezvous.create_alone if options.standalone else rendezvous_etcd.create)(parameters)
+        except UserError:
+            raise
+        except (ValueError, OverflowError) as error:
+            raise UserError(f"--rdzv-conf {options.rdzv_conf}: {error}") from None
         if not handler.claim(rendezvous_id(run)):
             raise UserError(
                 f"--rdzv-id {name}: another run than the one in {run} has it; leave --rdzv-id out, or give each run "

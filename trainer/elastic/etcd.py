@@ -34,8 +34,6 @@ FULL = (
     "the store is full, and was not mended from here. Nothing in it is worth keeping: `kubectl delete pod "
     "rendezvous-0` empties a stack's; your own: etcdctl compact, etcdctl defrag, etcdctl alarm disarm"
 )
-LARGEST_ANSWER = 16 << 20
-"""Bytes: the heartbeats of a hundred thousand members. A writer must not be able to fill the readers' memory."""
 ENVIRONMENT = {
     "cacert": "ETCDCTL_CACERT",
     "cert": "ETCDCTL_CERT",
@@ -190,13 +188,6 @@ class Etcd:
         ours = now is not None and now.data == value and now.lease == lease
         return ours, now
 
-    def delete(self, key: str) -> bool:
-        return int(self._call("/kv/deleterange", {"key": _encode(key)}).get("deleted", 0)) > 0
-
-    def count(self, prefix: str) -> int:
-        body = {"key": _encode(prefix), "range_end": _encode(_end(prefix)), "count_only": True}
-        return int(self._call("/kv/range", body).get("count", 0))
-
     def keep(self, value: Value) -> None:
         """Renew the lease of a value that another process wrote, as often as our own: it must outlive that process."""
         if time.monotonic() - self._kept > self._lease_seconds / 4:
@@ -328,15 +319,8 @@ class Etcd:
     def _post(self, path: str, body: bytes) -> tuple[int, str]:
         """Status and text of one answer, over the previous connection if it is still open."""
         headers = {"Content-Type": "application/json", **({"Authorization": self._token} if self._token else {})}
-        response = self._pool.urlopen(
-            "POST", "/v3" + path, body, headers, False, timeout=self._request_seconds, preload_content=False
-        )
-        content = response.read(LARGEST_ANSWER + 1)
-        if len(content) > LARGEST_ANSWER:
-            response.close()
-            raise _Unavailable(f"its answer to {path} is larger than {LARGEST_ANSWER >> 20} MiB")
-        response.release_conn()
-        return response.status, content.decode("utf-8", "replace")
+        response = self._pool.urlopen("POST", "/v3" + path, body, headers, False, timeout=self._request_seconds)
+        return response.status, response.data.decode("utf-8", "replace")
 
 
 class _LeaseGone(Exception):

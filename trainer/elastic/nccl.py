@@ -6,7 +6,6 @@ environment when it makes its first process group.
 """
 
 import os
-from typing import Any
 
 ENGINE = "TORCH_DIST_USE_NCCL2"
 """0: ProcessGroupNCCL. Its futures let DDP's hook go on, so buckets are sent while the backward pass runs. Those of
@@ -28,16 +27,3 @@ def choose() -> None:
     """Set what the environment leaves open; call it before workers start."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-
-
-def described(group: Any, device: Any) -> dict[str, str]:
-    """What the log says of a process group: the class that exchanges between these devices, and why it is that one."""
-    backend = type(group._get_backend(device)).__name__
-    given = os.environ.get(ENGINE)
-    reason = f"{ENGINE}={given}" if given is not None else f"{ENGINE} is not set"
-    if backend == "ProcessGroupNCCL" and given == DEFAULTS[ENGINE]:
-        reason += ": it overlaps the exchange with the backward pass"
-    elif backend == "ProcessGroupNCCL2":
-        reason += ": computing waits for each bucket, and communication_seconds counts the last one alone"
-        reason += f"; {ENGINE}=0 overlaps the exchange with the backward pass"
-    return {"backend": backend, "reason": repr(reason)}

@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import os
-import stat
 import tempfile
 from pathlib import Path
 
@@ -85,19 +84,9 @@ def own_compile_cache() -> None:
     folder = Path(os.path.abspath(base), "trainyard", "compiled")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        own = folder.stat().st_uid == os.geteuid() and not folder.is_symlink() and all(map(_is_safe, folder.parents))
-        if own:
-            folder.chmod(0o700)
     except OSError:  # no home, or a read-only one
-        own = False
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder) if own else tempfile.mkdtemp(prefix="trainyard-compiled-")
-
-
-def _is_safe(folder: Path) -> bool:
-    """Whether nobody but its owner, who is this user or root, may replace what is in a folder."""
-    found = folder.stat()
-    shared = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
-    return found.st_uid in (0, os.geteuid()) and not shared
+        folder = Path(tempfile.mkdtemp(prefix="trainyard-compiled-"))
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
 
 
 def free_main_thread() -> None:

@@ -6,14 +6,13 @@ for it, and only the forming of a round waits for a store that is away.
 """
 
 import logging
-import math
 import os
 import random
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from torch.distributed import Store, TCPStore
 from torch.distributed.elastic.events.api import NodeState
@@ -36,7 +35,6 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 )
 
 from trainer.elastic.liveness import WatchingStateHolder
-from trainer.errors import UserError
 from trainer.plain import counted
 
 log = logging.getLogger(__name__)
@@ -52,15 +50,6 @@ KEEP_ALIVE_ATTEMPTS = 3
 """A member that is silent for 15 s is lost."""
 OWNER = "trainyard/run"
 """Key of the store that names the run whose rendezvous it is."""
-LARGEST = 10**9
-"""The largest number in --rdzv-conf: 30 years in seconds, which a timedelta holds."""
-
-
-class Link(Protocol):
-    """The connection to the store that keeps the state."""
-
-    def patient(self, wait: bool) -> None:
-        """Set whether requests wait for a store that is away, or fail at once."""
 
 
 class OpExecutor(_DistributedRendezvousOpExecutor):
@@ -119,7 +108,8 @@ class _LeaveOp(_RendezvousExitOp):
 class Handler(DynamicRendezvousHandler):
     """A rendezvous in which a lost member counts like a waiting one: both cause a new round."""
 
-    link: Link
+    patient: Callable[[bool], None]
+    """Sets whether requests wait for a store that is away, or fail at once."""
     _state_holder: WatchingStateHolder
     _op_executor: OpExecutor
     _delayed: threading.Timer | None = None
@@ -143,11 +133,11 @@ class Handler(DynamicRendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         # Wait for the store only here: the workers train without it, and monitoring them must not stop for a minute.
-        self.link.patient(True)
+        self.patient(True)
         try:
             info = super().next_rendezvous()
         finally:
-            self.link.patient(False)
+            self.patient(False)
         os.environ["TRAINYARD_ROUND"] = str(self.round)  # workers inherit it
         return info
 
@@ -246,41 +236,22 @@ class Handler(DynamicRendezvousHandler):
             log.warning("could not leave the rendezvous: %s", error)
 
 
-def number(parameters: RendezvousParameters, key: str, default: float, kind: type = float, least: float = 0.0) -> Any:
-    """The number that --rdzv-conf gives `key`. Raises UserError unless it is one from `least` to LARGEST."""
-    given = parameters.get(key, default)
-    try:
-        found = kind(given)
-    except ValueError:
-        found = math.nan
-    if not least <= found <= LARGEST:
-        what = "a whole number" if kind is int else "a number"
-        raise UserError(
-            f"--rdzv-conf {key}={given}: must be {what} from {least:g} to {LARGEST}; leave it out for {default:g}"
-        )
-    return found
-
-
-class _Here:
-    """The link to a store in this process, which is never away."""
-
-    def patient(self, wait: bool) -> None: ...
-
-
 def create_alone(parameters: RendezvousParameters) -> Handler:
     """A rendezvous of this process alone, in a store that it hosts itself: torch's own c10d backend."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    return create_handler(store, C10dRendezvousBackend(store, parameters.run_id), _Here(), parameters)
+    return create_handler(store, C10dRendezvousBackend(store, parameters.run_id), lambda wait: None, parameters)
 
 
-def create_handler(store: Store, backend: RendezvousBackend, link: Link, parameters: RendezvousParameters) -> Handler:
-    """Build a handler, with our defaults for missing parameters."""
+def create_handler(
+    store: Store, backend: RendezvousBackend, patient: Callable[[bool], None], parameters: RendezvousParameters
+) -> Handler:
+    """Build a handler, with our defaults for missing parameters. Raises ValueError for a number that is none."""
     # Otherwise torch 2.15 gives survivors the address of a rank 0 that is gone (pytorch#182375 fixed half of it). torch
     # reads the variable at each round, so plain torchrun gets it too.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
 
     def seconds(key: str, default: float) -> timedelta:
-        return timedelta(seconds=number(parameters, key, default, least=0.001))
+        return timedelta(seconds=float(parameters.get(key, default)))
 
     settings = RendezvousSettings(
         parameters.run_id,
@@ -293,12 +264,12 @@ def create_handler(store: Store, backend: RendezvousBackend, link: Link, paramet
             heartbeat=seconds("heartbeat_timeout", HEARTBEAT_SECONDS),
         ),
         keep_alive_interval=seconds("keep_alive_interval", KEEP_ALIVE_SECONDS),
-        keep_alive_max_attempt=number(parameters, "keep_alive_max_attempt", KEEP_ALIVE_ATTEMPTS, int, 1),
-        cas_backoff_max_seconds=number(parameters, "cas_backoff_max_seconds", 0.0),
+        keep_alive_max_attempt=int(parameters.get("keep_alive_max_attempt", KEEP_ALIVE_ATTEMPTS)),
+        cas_backoff_max_seconds=float(parameters.get("cas_backoff_max_seconds", 0.0)),
     )
     node = Handler._node_desc_generator.generate(parameters.local_addr)
     holder = WatchingStateHolder(backend, settings)
     handler = Handler(node, settings, backend.name, store, holder)
     handler._op_executor = OpExecutor(node, holder, settings)
-    handler.link = link
+    handler.patient = patient
     return handler

@@ -14,8 +14,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import Token
 
 from trainer.elastic.etcd import LEASE_SECONDS, RETRY_SECONDS, Etcd, Value, access
 from trainer.elastic.liveness import BeatingBackend
-from trainer.elastic.rendezvous import Handler, create_handler, number
-from trainer.elastic.rendezvous_state import read_moment
+from trainer.elastic.rendezvous import Handler, create_handler
 
 NAME = "etcd-v3"
 PREFIX = "/trainyard/rendezvous/"
@@ -52,7 +51,8 @@ class EtcdBackend(BeatingBackend):
         if look:
             self._looked = time.monotonic()
             self._seen = revision  # of a store that lost its data, which counts from 1 again, the next ones are seen
-            self.beats = {**self.beats, **{who: read for who, beat in new.items() if (read := _moment(beat.data))}}
+            read = {who: datetime.fromisoformat(beat.data.decode()) for who, beat in new.items()}
+            self.beats = {**self.beats, **read}
         return (self._known.data, self._known.revision) if self._known else None
 
     def beat(self, member: str, moment: datetime) -> None:
@@ -119,12 +119,6 @@ class EtcdStore(Store):
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         self._until(keys, timeout or self.timeout, {})  # pyrefly: ignore[missing-attribute]
 
-    def delete_key(self, key: str) -> bool:
-        return self._etcd.delete(self._prefix + key)
-
-    def num_keys(self) -> int:
-        return self._etcd.count(self._prefix)
-
     def _found(self, keys: list[str]) -> dict[str, bytes]:
         """The values of those `keys` that exist."""
         found: dict[str, bytes] = {}
@@ -151,8 +145,6 @@ class EtcdStore(Store):
             time.sleep(POLL_SECONDS)
 
     # torch's C++ side (PrefixStore) calls some methods by other names than its Python side.
-    deleteKey = delete_key
-    getNumKeys = num_keys
     multiGet = multi_get
     multiSet = multi_set
 
@@ -162,17 +154,17 @@ def create(parameters: RendezvousParameters) -> Handler:
 
     Keys of --rdzv-conf beyond torch's own: protocol (http, https), cacert, cert, key, username, password (files, or
     etcdctl's ETCDCTL_* variables), retry_seconds, lease_seconds. Raises RendezvousConnectionError without an etcd and
-    UserError when etcd refuses our credentials or a number is not one.
+    UserError when etcd refuses our credentials, ValueError for what is no number.
     """
     where = access(parameters.endpoint, parameters.config)
-    patience = number(parameters, "retry_seconds", RETRY_SECONDS)
-    lease = number(parameters, "lease_seconds", LEASE_SECONDS, int, 1)
+    patience = float(parameters.get("retry_seconds", RETRY_SECONDS))
+    lease = int(parameters.get("lease_seconds", LEASE_SECONDS))
     # Two clients: the store waits for etcd even when the look at the members must not.
     state, store = (Etcd(where, patience, lease) for _ in range(2))
     backend = EtcdBackend(state, parameters.run_id)
     backend.get_state()  # reports a wrong endpoint now, not in the middle of a round
     shared = EtcdStore(store, parameters.run_id)
-    made = create_handler(shared, backend, state, parameters)
+    made = create_handler(shared, backend, state.patient, parameters)
     shared.is_over = made.is_over
     return made
 
@@ -180,14 +172,6 @@ def create(parameters: RendezvousParameters) -> Handler:
 def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
     """What the entry point names: a function that returns the creator (torch's contract)."""
     return create
-
-
-def _moment(beat: bytes) -> datetime | None:
-    """Parse a heartbeat; None for a malformed one, which counts as silence."""
-    try:
-        return read_moment(beat.decode())
-    except ValueError:
-        return None
 
 
 def _bytes(value: str | bytes) -> bytes:

@@ -25,7 +25,6 @@ from trainer.checkpoint.format import Checkpoint, Snapshot, checkpoint_folder
 from trainer.checkpoint.saver import Saver, retry_pause
 from trainer.config.schema import Config, resolved
 from trainer.contract import DONE
-from trainer.elastic import nccl
 from trainer.errors import Stopped, TrainingError, UserError, one_line
 from trainer.files import write_json
 from trainer.models.adapters import hold_frozen
@@ -73,7 +72,8 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
         sent = communication.wire(config, world.device, precision.TYPES[name])
         log.event("batch", micro_batch=work.windows, per_step=work.batches.per_step, compression=sent)
         if world.size > 1 and world.device.type == "cuda":
-            log.event("exchange", **nccl.described(dist.group.WORLD, world.device))
+            group: Any = dist.group.WORLD
+            log.event("exchange", backend=type(group._get_backend(world.device)).__name__)
     if world.device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 where fp32 is asked for and the accelerator has it
     reporter = Reporter(run, config, world, world.gather(record.introduce(world.rank)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -35,12 +34,13 @@ def failure(code: int, message: Any = "") -> ProcessFailure:
 
 
 @pytest.fixture
-def judge(tmp_path: Path) -> Agent:
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agent:
     """An agent of a run whose status.json and DONE are in tmp_path."""
     made = object.__new__(Agent)
     made._run, made._patience, made._best, made._fruitless, made._stopped = tmp_path, PATIENCE, 0, 0, {}
     handler: Any = SimpleNamespace(round=1)
     made._unclear, made._handler = "", handler
+    monkeypatch.setattr(agent, "CALM_SECONDS", 0)
     return made
 
 
@@ -76,11 +76,6 @@ def test_workers_that_were_asked_to_end_end_the_node(judge: Agent) -> None:
     assert end.value.code == 143
 
 
-def test_one_worker_of_several_that_was_asked_to_end_ends_no_node(judge: Agent) -> None:
-    """The others saved with it and wait for the next round."""
-    judge._judge([failure(143), failure(75)])
-
-
 def test_of_several_failures_the_first_is_the_reason(judge: Agent, capsys: pytest.CaptureFixture[str]) -> None:
     cause, consequence = failure(-9, "killed for its memory"), failure(1, "connection closed by peer")
     cause.timestamp, consequence.timestamp = 100, 101
@@ -96,8 +91,8 @@ def test_a_loss_after_the_end_is_no_loss(judge: Agent, tmp_path: Path) -> None:
 
 
 def test_rounds_go_on_for_as_long_as_they_bring_steps(judge: Agent, tmp_path: Path) -> None:
-    """A hundred preemptions, each after one more step."""
-    for step in range(1, 101):
+    """Many preemptions, each after one more step."""
+    for step in range(1, 3 * PATIENCE):
         reach(tmp_path, step)
         judge._judge([failure(75)])
 
@@ -169,14 +164,6 @@ def test_workers_whose_peers_left_hang_and_are_not_waited_for(start: Callable[..
     assert exit_code(made) == -signal.SIGKILL
 
 
-def test_workers_that_can_save_have_their_grace(start: Callable[..., Agent], tmp_path: Path) -> None:
-    made = start(HANGS, "begun.mkdir()", first=1)  # global rank 1: the agent takes the folder for another worker's
-    threading.Timer(1, (tmp_path / "finish").touch).start()
-    made._stop_workers(made._worker_group)
-    assert exit_code(made) == 0
-    assert made._remaining_restarts > 10_000, "torch would count restarts; here steps count"
-
-
 def test_a_checkpoint_that_is_being_written_is_waited_for(start: Callable[..., Agent], tmp_path: Path) -> None:
     made = start(HANGS, "begun.mkdir()", left=1)
     threading.Timer(1, (tmp_path / "finish").touch).start()
@@ -215,33 +202,18 @@ def test_rounds_without_a_step_end_the_job_with_the_reason(judge: Agent, tmp_pat
     assert end.value.code == 42
 
 
-def test_one_step_forgives_all_rounds_before_it(judge: Agent, tmp_path: Path) -> None:
-    for step in (1, 2, 3):
-        reach(tmp_path, step)
-        for _ in range(PATIENCE):
-            judge._judge([failure(-9)])
-
-
 def test_a_stopped_worker_is_killed_after_a_while_and_not_before(judge: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = subprocess.Popen(["sleep", "60"])
     try:
         pids: Any = SimpleNamespace(pids=lambda: {0: worker.pid})
         judge._pcontext = pids
-        now = time.monotonic()
+        now, stopped = time.monotonic(), True
         monkeypatch.setattr(agent.time, "monotonic", lambda: now)
-        os.kill(worker.pid, signal.SIGSTOP)
-        while not agent.is_stopped(worker.pid):
-            time.sleep(0.01)
+        monkeypatch.setattr(agent, "is_stopped", lambda _: stopped)
         judge._end_stopped()
-        now += agent.STOPPED_SECONDS - 1
-        os.kill(worker.pid, signal.SIGCONT)  # a debugger that let go
-        while agent.is_stopped(worker.pid):
-            time.sleep(0.01)
+        now, stopped = now + agent.STOPPED_SECONDS + 1, False  # a debugger that let go
         judge._end_stopped()
-        os.kill(worker.pid, signal.SIGSTOP)
-        while not agent.is_stopped(worker.pid):
-            time.sleep(0.01)
-        now += 2
+        stopped = True
         judge._end_stopped()
         assert worker.poll() is None, "its time began anew"
         now += agent.STOPPED_SECONDS + 1
@@ -250,9 +222,3 @@ def test_a_stopped_worker_is_killed_after_a_while_and_not_before(judge: Agent, m
     finally:
         worker.kill()
         worker.wait()
-
-
-def test_a_process_that_is_gone_is_not_stopped() -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    assert not agent.is_stopped(ended.pid)
