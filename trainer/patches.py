@@ -48,3 +48,11 @@ def harness_without_programs(load: Callable[..., Any]) -> None:
     lm_eval.evaluator.add_env_info = lambda storage: None
     lm_eval.evaluator.get_git_commit_hash = lambda: None
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
+
+
+def end_silent_scrapers() -> None:
+    """prometheus_client 0.26 keeps a thread for each connection while it is open, as any pod may leave it: end it after
+    5 s of silence. Look again at 1.0."""
+    from prometheus_client import exposition
+
+    exposition._SilentHandler.timeout = 5.0

@@ -56,13 +56,10 @@ def run(volume: Path, command: str) -> tuple[int | None, str]:
     ("locked", "command", "code", "said"),
     [
         ("run/checkpoints", LAUNCH, EXIT_FATAL, "run.directory: {} cannot be read and written by user"),
-        ("run/DONE", LAUNCH, EXIT_FATAL, DENIED),
         ("run/checkpoints/step-00000004", TRAIN, EXIT_FATAL, DENIED.format("{}/manifest.json")),
         ("data/index.json", TRAIN, EXIT_FATAL, DENIED),
         ("run/checkpoints", "evaluate --run run", EXIT_USAGE, DENIED),
-        ("run/metrics.jsonl", "report run --output report", EXIT_USAGE, DENIED),
         ("texts/inner", f"{PREPARE} texts", EXIT_USAGE, "--input {}: cannot be read by user"),
-        ("texts/inner", f"{PREPARE} texts/*/*.txt", EXIT_USAGE, "--input {}: cannot be read by user"),
         ("texts/inner", f"{PREPARE} hf:texts", EXIT_USAGE, DENIED),
     ],
 )

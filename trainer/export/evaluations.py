@@ -4,7 +4,6 @@
   "harness": "lm-eval 0.4.13", "precision": "bf16", "metrics": {"acc_norm": {"value": 0.31, "stderr": 0.005}}}}}
 """
 
-import contextlib
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -57,13 +56,12 @@ def rows(tasks: dict[str, Any], step: int | None = None) -> list[tuple[str, ...]
 
 
 def of_run(run: Path, step: int | None = None) -> list[tuple[str, ...]]:
-    """The rows of all steps, or of one; files that cannot be read are left out."""
+    """The rows of all steps, or of one."""
     found: dict[int, list[tuple[str, ...]]] = {}
     for name in list_names(run / EVALUATIONS, "step-*.json"):
         content = read_record(run / EVALUATIONS / name)
-        if type(content.get("step")) is int and step in (None, content["step"]):
-            with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
-                found[content["step"]] = rows(content["tasks"], content["step"])
+        if content and step in (None, content["step"]):
+            found[content["step"]] = rows(content["tasks"], content["step"])
     return [row for number in sorted(found) for row in found[number]]
 
 

@@ -1,8 +1,8 @@
 """Read run directories for the report: unfinished, interrupted and hardly begun ones as far as they got."""
 
 import json
+import math
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,6 @@ from trainer.files import read_record, read_text
 
 Series = list[tuple[int, float]]
 """Steps and values of a figure."""
-LARGEST = 1e30
-"""The largest number in a chart: a loss of a diverged run is smaller, and the axis' arithmetic needs room."""
 
 
 @dataclass(frozen=True)
@@ -98,21 +96,12 @@ def read(path: Path, name: str) -> Run:
     lines: list[dict[str, Any]] = []
     for text in read_text(path / METRICS, errors="replace").split("\n"):
         try:
-            line = _numbers(json.loads(text))
-        except (ValueError, AttributeError, RecursionError):
-            continue  # a line that is being written, or that somebody else wrote
-        if isinstance(line.get("step"), int):
-            lines.append(line)
+            line = {key: value for key, value in json.loads(text).items() if value is None or math.isfinite(value)}
+        except ValueError:
+            continue  # a line that is being written
+        lines.append(line)
     status, done = read_record(path / STATUS), read_record(path / DONE)
-    of_numbers = {"steps", "updated"}
-    status = {key: value for key, value in status.items() if key not in of_numbers} | _numbers(status, of_numbers)
     return Run(name, lines, status, done or None, _resolved(path), evaluations.of_run(path))
-
-
-def _numbers(record: dict[str, Any], names: Collection[str] | None = None) -> dict[str, Any]:
-    """The entries, or those of some names, that a chart can show: finite numbers of at most LARGEST."""
-    kept = record.items() if names is None else [(key, record[key]) for key in names if key in record]
-    return {key: value for key, value in kept if type(value) in (int, float) and abs(value) <= LARGEST}
 
 
 def _resolved(path: Path) -> dict[str, Any]:

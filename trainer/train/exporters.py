@@ -4,11 +4,9 @@ import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from socketserver import ThreadingMixIn
-from threading import Thread
 from typing import Any, Protocol
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+from trainer import patches
 from trainer.config.schema import Config
 from trainer.contract import STACK
 from trainer.errors import one_line
@@ -103,36 +101,19 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-class _Request(WSGIRequestHandler):
-    timeout = 5.0
-    """Seconds that a connection, which any pod may open, stays while nothing is said."""
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a scraper that went away."""
-
-
 class Prometheus:
     """A text endpoint at http://HOST:PORT/metrics: one gauge a figure, labelled with the run's name."""
 
     name = "prometheus"
 
     def __init__(self, port: int, run: Path, meanings: dict[str, str]) -> None:
-        from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+        from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
         self._registry, self._label, self._gauges = CollectorRegistry(), run.name, dict[str, Any]()
         self._meanings = meanings
         ProcessCollector(registry=self._registry)
-        # prometheus_client's own server keeps a thread for each connection as long as that is open.
-        self._server = make_server("", port, make_wsgi_app(self._registry), _Server, _Request)
-        self._thread = Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
+        patches.end_silent_scrapers()
+        self._server, self._thread = start_http_server(port, registry=self._registry)
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         from prometheus_client import Gauge

@@ -251,8 +251,7 @@ class Reporter:
         An attempt that ends before `start` has no figures of its own: those of the run stay.
         """
         with contextlib.suppress(Retry):
-            found = self._found if isinstance(self._found.get("times", {}), dict) else {}
-            self.status(**found | {"state": state, "message": str(reason)[: record.MESSAGE_CHARACTERS]})
+            self.status(**self._found | {"state": state, "message": str(reason)[: record.MESSAGE_CHARACTERS]})
 
     def training(self, figures: StepFigures, advice: str = "") -> None:
         """The figures of a log step: to metrics.jsonl, the exporters, status.json and the log."""
@@ -371,5 +370,5 @@ def _step(text: str) -> int:
     """The step of a metrics line; a torn last line counts as beyond every step."""
     try:
         return int(json.loads(text)["step"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return 2**62

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from trainer.errors import UserError
+from trainer.gpu_fit import runs_on
 from trainer.models import attention
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -58,7 +59,7 @@ def choose(asked: str, machine: Hardware) -> tuple[str, str]:
         if machine.bf16_instructions:
             return "bf16", "the CPU multiplies bf16 natively"
         return "fp32", "the CPU has neither AMX-BF16 nor AVX512-BF16"
-    if machine.architectures and not any(runs(each, capability) for each in machine.architectures):
+    if machine.architectures and not runs_on(capability, machine.architectures):
         raise UserError(
             f"{machine.name} (compute capability {capability[0]}.{capability[1]}): torch {torch.__version__} has no "
             f"code for it, only for {' '.join(machine.architectures)}; use a newer accelerator (T4, L4, A100 or "
@@ -76,17 +77,3 @@ def choose(asked: str, machine: Hardware) -> tuple[str, str]:
     if capability >= (7, 0):
         return "fp16", "tensor cores of this generation take fp16 only"
     return "fp32", "no tensor cores"
-
-
-def runs(architecture: str, capability: tuple[int, int]) -> bool:
-    """Whether a device of this compute capability runs code for `architecture`.
-
-    sm_XY is machine code: for the same major number, from the minor one on; sm_XYa for that one alone. compute_XY is
-    PTX, which the driver translates for all later ones (CUDA C++ Programming Guide, "Application Compatibility").
-    """
-    kind, _, number = architecture.partition("_")
-    exact, digits = number.endswith("a"), number.rstrip("af")
-    built = int(digits[:-1]), int(digits[-1])
-    if kind == "compute":
-        return capability >= built
-    return capability == built if exact else capability[0] == built[0] and capability >= built

@@ -22,7 +22,7 @@ from trainer.checkpoint.format import checkpoint_folder
 from trainer.config import schema as config
 from trainer.contract import STACK
 from trainer.export import charts, model_card
-from trainer.export.runs import Run, read, read_runs
+from trainer.export.runs import Run, read_runs
 from trainer.models.loading import Source
 from trainer.train import metrics
 from trainer.train.metrics import Reporter, StepFigures
@@ -157,22 +157,9 @@ def test_a_run_that_stopped_or_has_just_begun_is_shown_as_what_it_is(tmp_path: P
     assert "No figures yet." in page(empty)
 
 
-def test_f1_has_a_row_where_a_run_has_it(tmp_path: Path) -> None:
-    run = make(tmp_path / "run", 10)
-    assert "F1" not in column(page(run))
-    with open(run / "metrics.jsonl", "a") as file:
-        file.write('{"step": 10, "validation_loss": 1.5, "exact_match": 83.96, "f1": 90.87}\n')
-    assert column(page(run))["F1"] == "90.87"
-
-
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     runs = [make(tmp_path / place / "gpt2", 10) for place in ("monday", "tuesday")]
     assert [run.name for run in read_runs([*runs, runs[0]])] == ["monday/gpt2", "tuesday/gpt2"]
-
-
-def test_the_parts_of_a_step_add_up(tmp_path: Path) -> None:
-    parts = charts.split(read(make(tmp_path / "run", 30), "run"))
-    assert parts == pytest.approx({"compute": 1.5, "communication": 0.3, "data": 0.1, "other": 0.1, "checkpoint": 0.05})
 
 
 def test_a_folder_that_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], vega: str) -> None:

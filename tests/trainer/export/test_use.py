@@ -24,7 +24,7 @@ from tests.trainer.tasks.test_squad import QUESTIONS, encoder
 from trainer import evaluate, sample
 from trainer.data.batches import open_dataset
 from trainer.export import __main__ as export
-from trainer.models import loading, networks
+from trainer.models import loading
 
 __all__ = ["encoder"]  # a fixture
 
@@ -108,15 +108,6 @@ def test_a_checkpoint_is_evaluated_without_the_file_that_deepspeed_was_configure
     assert evaluate._of_checkpoint(source, tmp_path / "step", options)[2].engine.name == "ddp"
 
 
-def test_what_is_saved_generates_with_a_cache_and_loads_in_the_type_of_its_tensors(run: Path, tmp_path: Path) -> None:
-    net: Any = AutoModelForCausalLM.from_pretrained(newest(run) / "model")
-    assert net.generation_config.use_cache is not False
-    assert net.config.use_cache
-    weights = {name: value.clone() for name, value in net.state_dict().items()}
-    networks.save(net.bfloat16(), weights, tmp_path)  # as DeepSpeed leaves it
-    assert AutoModelForCausalLM.from_pretrained(tmp_path).dtype == torch.float32
-
-
 def test_evaluate_takes_any_model_and_any_data(run: Path, dataset: Path, tmp_path: Path, capsys: Capture) -> None:
     plain = newest(run) / "model"
     moved = tmp_path / "elsewhere"
@@ -165,24 +156,7 @@ def test_sample_reads_checkpoints_folders_and_stdin(
     assert texts.pop().startswith("Light is")
 
 
-def test_the_cache_changes_no_text(run: Path) -> None:
-    """Key-value cache or not, the likeliest continuation is the same."""
-    folder = newest(run) / "model"
-    net: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
-    words: Any = AutoTokenizer.from_pretrained(folder)
-    ids = words("The Rays", return_tensors="pt")["input_ids"]
-    begin = ids.shape[1]
-    for _ in range(20):
-        with torch.no_grad():
-            ids = torch.cat([ids, net(ids).logits[:, -1:].argmax(-1)], dim=1)
-    from trainer.models.loading import from_run
-
-    text = sample.sample(from_run(run), "The Rays", 20, seed=0, temperature=0)[0]
-    assert text == words.decode(ids[0], skip_special_tokens=True)
-    assert ids.shape[1] == begin + 20
-
-
-@pytest.mark.parametrize(("dtype", "exact"), [("fp32", True), ("bf16", False), ("fp16", False)])
+@pytest.mark.parametrize(("dtype", "exact"), [("fp32", True), ("bf16", False)])
 def test_an_exported_model_gives_our_logits(run: Path, tmp_path: Path, dtype: str, exact: bool) -> None:
     from trainer.models.gpt2 import LanguageModel
 
@@ -289,12 +263,9 @@ def test_a_model_that_answers_questions_is_evaluated_and_exported_too(
     assert capsys.readouterr().out, "the code in it answers"
 
 
-@pytest.mark.parametrize("main", [evaluate.main, sample.main, export.main])
-def test_what_is_wrong_with_the_source_is_said(main: Any, run: Path, tmp_path: Path, capsys: Capture) -> None:
-    more = ["--output", str(tmp_path / "out")] if main is export.main else []
-
+def test_what_is_wrong_with_the_source_is_said(run: Path, tmp_path: Path, capsys: Capture) -> None:
     def said(*arguments: Any) -> str:
-        return fails(main, [*map(str, arguments), *more], capsys)
+        return fails(sample.main, [*map(str, arguments)], capsys)
 
     (tmp_path / "empty").mkdir()
     assert "no such folder" in said("--run", tmp_path / "nowhere")
@@ -307,9 +278,8 @@ def test_what_is_wrong_with_the_source_is_said(main: Any, run: Path, tmp_path: P
     (newest(damaged) / "model" / "model.safetensors").write_bytes(b"nonsense")
     assert "is damaged" in said("--run", damaged, "--step", 25)
     assert "is damaged" in said("--model", newest(damaged))
-    if main is not evaluate.main:
-        assert "cannot be read" in said("--model", "no-such-organisation/no-such-model")
-        assert "holds no config.json" in said("--model", tmp_path / "empty")
+    assert "cannot be read" in said("--model", "no-such-organisation/no-such-model")
+    assert "holds no config.json" in said("--model", tmp_path / "empty")
 
 
 def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_used(
@@ -328,8 +298,6 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_used(
     ("arguments", "said"),
     [
         (["--tokens", "0"], "--tokens 0: give a positive number"),
-        (["--temperature", "-1"], "--temperature -1.0: give 0 or more"),
-        (["--top-p", "0"], "--top-p 0.0: give a probability"),
         (["--count", "2", "--temperature", "0"], "every text is the same"),
     ],
 )

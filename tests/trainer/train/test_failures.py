@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from torch._dynamo.exc import TorchDynamoException
 
 from tests.trainer import toy
 from tests.trainer.processes import Workers, run_worker
@@ -47,11 +46,6 @@ def second_fails_at(step: int, error: type[RuntimeError], text: str, environment
 def full_at_once(environment: dict[str, str], arguments: list[str], log: str) -> None:
     second_fails_at(1, torch.OutOfMemoryError, FULL, environment)
     os.environ["TORCHELASTIC_ERROR_FILE"] = f"{log}.{environment['RANK']}.json"
-    run_worker(environment, arguments, log)
-
-
-def broken_at_once(environment: dict[str, str], arguments: list[str], log: str) -> None:
-    second_fails_at(1, RuntimeError, OTHER, environment)
     run_worker(environment, arguments, log)
 
 
@@ -120,15 +114,6 @@ def test_a_later_fault_is_tried_once_more_and_no_oftener(tmp_path: Path, monkeyp
     assert judged(4, 0, 6) is Retry, "it came further"
 
 
-def test_another_fault_of_a_device_ends_the_run_with_its_words(
-    start_workers: Start, settings: Settings, tmp_path: Path
-) -> None:
-    workers = start_workers(2, settings(tmp_path / "run"), broken_at_once)
-    assert workers.wait() == [75, 42], workers.output
-    assert f"step 1 failed on worker 1: RuntimeError: {OTHER}" in workers.output
-    assert workers.output.count("event=peers_lost") == 1, "the first worker did lose its peer"
-
-
 @pytest.mark.parametrize(
     ("error", "lost"),
     [
@@ -136,14 +121,11 @@ def test_another_fault_of_a_device_ends_the_run_with_its_words(
             RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:4"),
             True,
         ),
-        (RuntimeError("[third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 20000ms"), True),
         (RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited"), True),
         (dist.DistNetworkError("failed to recv, got 0 bytes"), True),
         (dist.DistBackendError("NCCL error: unhandled cuda error, Cuda failure 2 'out of memory'"), False),
         (torch.OutOfMemoryError(FULL), False),
         (RuntimeError(OTHER), False),
-        (RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"), False),
-        (TorchDynamoException("no triton"), False),
     ],
 )
 def test_only_the_words_of_those_who_exchange_mean_lost_peers(error: RuntimeError, lost: bool) -> None:

@@ -199,24 +199,6 @@ def test_settings_that_matter_are_told_when_they_change(tmp_path: Path) -> None:
     ]
 
 
-def test_what_changes_the_windows_of_questions_is_told(tmp_path: Path) -> None:
-    values = {"train": ("a", "b"), "validation": ("a", "b"), "document_stride": (8, 9), "question_tokens": (16, 17)}
-    values |= {"validation_examples": (0, 100), "answer_tokens": (12, 13), "null_threshold": (0.5, 1.5)}
-
-    def loaded(place: int) -> config.Config:
-        common = ["task=question_answering", "model.name=bert", "run.directory=/run"]
-        return config.load([*common, *(f"question_answering.{key}={each[place]}" for key, each in values.items())])
-
-    path = tmp_path / "config.yaml"
-    path.write_text(config.resolved(loaded(0)))
-    changed = {key: (before, now) for key, before, now in resume.changes(path, loaded(1))}
-    assert changed == {f"question_answering.{key}": each for key, each in values.items()}
-
-
-def test_every_setting_that_is_said_to_matter_exists() -> None:
-    assert not set(resume.EFFECTS) - set(config.flat(config.Config()))
-
-
 def trained(run: Path, steps: int, data: str) -> str:
     work: Any = dataclasses.replace(toy.work(), validation=Validation(False), data=data)
     with contextlib.redirect_stdout(io.StringIO()) as said:

@@ -194,16 +194,6 @@ def test_bad_input_ends_with_42_and_one_line(
         assert said in line
 
 
-def test_what_does_not_fit_the_machine_or_the_data_ends_with_42_and_one_line(
-    start_workers: Start, settings: Settings, tmp_path: Path
-) -> None:
-    """As only the worker can know."""
-    workers = start_workers(1, settings(tmp_path, sequence_length=128, micro_batch=1, precision="fp16"))
-    assert workers.wait(PATIENCE) == [42], workers.output
-    [line] = [line for line in workers.output.splitlines() if not line.startswith("event=")]
-    assert "accelerator" in line
-
-
 def test_a_token_that_no_model_has_ends_the_run_with_its_place_in_the_status(
     start_workers: Start, settings: Settings, dataset: Path, tmp_path: Path
 ) -> None:
