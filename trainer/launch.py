@@ -17,7 +17,6 @@ import time
 import warnings
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 from trainer import log
 from trainer.config.schema import load, run_directory
@@ -75,11 +74,11 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The launcher's options, and the arguments for the workers after `--`. Raises UserError."""
-    parser = _Parser(
+    """The launcher's options, and the arguments for the workers after `--`. argparse ends it with 2 for any other."""
+    parser = argparse.ArgumentParser(
         prog="python -m trainer.launch", description=__doc__, usage="%(prog)s [options] -- section.key=value ..."
     )
-    parser.add_argument("--nnodes", default="1:1", help="MIN:MAX nodes in a round")
+    parser.add_argument("--nnodes", type=nodes, default=(1, 1), metavar="MIN:MAX", help="nodes in a round")
     parser.add_argument("--nproc-per-node", type=int, default=1, help="workers on this node")
     parser.add_argument("--standalone", action="store_true", help="this machine alone: needs no etcd")
     parser.add_argument("--rdzv-endpoint", default="", help="HOST:PORT of etcd")
@@ -87,28 +86,15 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "--rdzv-id", default="", help="one name for all nodes of this run, no other run's; default: by its directory"
     )
     parser.add_argument(
-        "--rdzv-conf", default="", help="key=value,... as for torchrun: join_timeout, last_call_timeout ..."
+        "--rdzv-conf", type=pairs, default={}, help="key=value,... as for torchrun: join_timeout, last_call_timeout ..."
     )
     parser.add_argument("--local-addr", default=os.environ.get("POD_IP"), help="this node's address for the others")
     parser.add_argument("--shutdown-timeout", type=int, default=20, help="seconds the workers get to save on SIGTERM")
     parser.add_argument("--patience", type=int, default=10, help="rounds without a new step before giving up with 42")
     split = arguments.index("--") if "--" in arguments else len(arguments)
     options = parser.parse_args(arguments[:split])
-    low, _, high = options.nnodes.partition(":")
-    if not (low.isdigit() and (high or low).isdigit() and 1 <= int(low) <= int(high or low)):
-        raise UserError(f"--nnodes {options.nnodes}: write MIN:MAX with 1 <= MIN <= MAX, such as 1:4")
     if not options.rdzv_endpoint and not options.standalone:
-        raise UserError("--rdzv-endpoint: missing; give HOST:PORT, or --standalone on one machine")
-    options.min_nodes, options.max_nodes = int(low), int(high or low)
-    for name in ("nproc_per_node", "shutdown_timeout", "patience"):
-        if getattr(options, name) < 1:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(options, name)}: give a positive number")
-    options.conf = {}
-    for item in filter(None, options.rdzv_conf.split(",")):
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise UserError(f"--rdzv-conf {item}: write key=value,key=value")
-        options.conf[key.strip()] = value.strip()
+        parser.error("--rdzv-endpoint: missing; give HOST:PORT, or --standalone on one machine")
     return options, arguments[split + 1 :]
 
 
@@ -117,7 +103,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
     if read_record(run / DONE):
         raise Stop(EXIT_DONE, "done before this launcher began")
     if options.standalone:
-        options.min_nodes, options.max_nodes, options.local_addr = 1, 1, "127.0.0.1"
+        options.nnodes, options.local_addr = (1, 1), "127.0.0.1"
         host, endpoint = "127.0.0.1", ""
     else:
         host, port = network.split_endpoint(options.rdzv_endpoint, ETCD_PORT)
@@ -156,10 +142,10 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
         "c10d" if options.standalone else "etcd-v3",
         endpoint,
         name,
-        options.min_nodes,
-        options.max_nodes,
+        options.nnodes[0],
+        options.nnodes[1],
         options.local_addr or network.address_towards(host),
-        **options.conf,
+        **options.rdzv_conf,
     )
     handler: rendezvous.Handler | None = None
     try:
@@ -169,7 +155,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
         except UserError:
             raise
         except (ValueError, OverflowError) as error:
-            raise UserError(f"--rdzv-conf {options.rdzv_conf}: {error}") from None
+            raise UserError(f"--rdzv-conf: {error}") from None
         if not handler.claim(rendezvous_id(run)):
             raise UserError(
                 f"--rdzv-id {name}: another run than the one in {run} has it; leave --rdzv-id out, or give each run "
@@ -193,7 +179,7 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
             "another --rdzv-id, or on a cluster with `trainyard resume`",
         ) from None
     except RendezvousTimeoutError as error:
-        why = str(error) or f"fewer than {options.min_nodes} nodes came before join_timeout was over"
+        why = str(error) or f"fewer than {options.nnodes[0]} nodes came before join_timeout was over"
         raise Stop(EXIT_RESTART, f"rendezvous {name}: {why}") from None
     except RendezvousError as error:  # out of reach, or a store that refuses
         raise Stop(EXIT_RESTART, f"rendezvous {name}: {cause(error)}") from None
@@ -254,9 +240,16 @@ def _hear_again(unraisable: "sys.UnraisableHookArgs") -> None:
     signal.setitimer(signal.ITIMER_REAL, HEARD_AGAIN_SECONDS)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see python -m trainer.launch --help")
+def nodes(text: str) -> tuple[int, int]:
+    """MIN:MAX, or one number for both. Raises ValueError."""
+    low, _, high = text.partition(":")
+    if not 1 <= int(low) <= int(high or low):
+        raise ValueError
+    return int(low), int(high or low)
+
+
+def pairs(text: str) -> dict[str, str]:
+    return dict(item.split("=", 1) for item in text.split(","))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ from trainer.contract import BIND_CORES
 from trainer.errors import UserError
 
 CPUINFO = Path("/proc/cpuinfo")
-KNOWN = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
-"""Flags that messages name: the matrix units and vector registers by which oneDNN's kernels differ."""
 OPENMP = {"OMP_PLACES": "cores", "OMP_PROC_BIND": "close"}
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Parameters of mallopt(3)."""
@@ -26,10 +24,9 @@ def require_capability(flag: str, cpuinfo: Path = CPUINFO) -> None:
         return
     model, flags = read_processor(cpuinfo)
     if flag not in flags:
-        present = [name for name in KNOWN if name in flags]
         raise UserError(
-            f"require_capability: this node ({model}) has no {flag}, only {', '.join(present) or 'less'}; "
-            "use a machine type that has it (amx_bf16: Sapphire Rapids, such as c3-highmem-8), or remove the setting"
+            f"require_capability: this node ({model}) has no {flag}; use a machine type that has it (amx_bf16: "
+            "Sapphire Rapids, such as c3-highmem-8), or remove the setting"
         )
 
 

@@ -26,13 +26,8 @@ class Exporter(Protocol):
     def close(self) -> None: ...
 
 
-def start(
-    config: Config, run: Path, step: int, meanings: dict[str, str], failed: Callable[[str, str], None]
-) -> list[Exporter]:
-    """Start the configured exporters; call `failed(name, reason)` for each that does not start.
-
-    meanings: a sentence for each figure that has one.
-    """
+def start(config: Config, run: Path, step: int, failed: Callable[[str, str], None]) -> list[Exporter]:
+    """Start the configured exporters; call `failed(name, reason)` for each that does not start."""
     settings = config.metrics
     wanted: list[tuple[str, Callable[[], Exporter]]] = []
     if settings.tensorboard:
@@ -40,7 +35,7 @@ def start(
     if settings.wandb_project:
         wanted.append(("wandb", lambda: WeightsAndBiases(run, config)))
     if settings.prometheus_port:
-        wanted.append(("prometheus", lambda: Prometheus(settings.prometheus_port, run, meanings)))
+        wanted.append(("prometheus", lambda: Prometheus(settings.prometheus_port, run)))
     started: list[Exporter] = []
     for name, build in wanted:
         try:
@@ -106,11 +101,10 @@ class Prometheus:
 
     name = "prometheus"
 
-    def __init__(self, port: int, run: Path, meanings: dict[str, str]) -> None:
+    def __init__(self, port: int, run: Path) -> None:
         from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
         self._registry, self._label, self._gauges = CollectorRegistry(), run.name, dict[str, Any]()
-        self._meanings = meanings
         ProcessCollector(registry=self._registry)
         patches.end_silent_scrapers()
         self._server, self._thread = start_http_server(port, registry=self._registry)
@@ -119,10 +113,9 @@ class Prometheus:
         from prometheus_client import Gauge
 
         for name, value in {"step": step, **values}.items():
-            figure, name = name, PREFIX + name.replace("/", "_")  # a metric's name may hold no slash
+            name = PREFIX + name.replace("/", "_")  # a metric's name may hold no slash
             if name not in self._gauges:
-                meaning = self._meanings.get(figure.partition("/")[0], figure.replace("_", " "))
-                self._gauges[name] = Gauge(name, meaning, ["run"], registry=self._registry)
+                self._gauges[name] = Gauge(name, "see docs/model.md", ["run"], registry=self._registry)
             self._gauges[name].labels(self._label).set(value)
 
     def close(self) -> None:

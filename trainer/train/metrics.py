@@ -6,7 +6,6 @@ be written wait in memory, and training goes on.
 
 import contextlib
 import dataclasses
-import functools
 import json
 import os
 import resource
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ConfigDict, TypeAdapter
 
 from trainer import record
 from trainer.checkpoint.format import CONFIGURATION
@@ -43,8 +41,6 @@ PENDING_LINES = 10_000
 @dataclass(frozen=True)
 class StepFigures:
     """The figures of a log step. Times, rates and bytes are means over the steps since the log step before."""
-
-    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True)
 
     step: int
     """Optimizer steps since the beginning of the run, however often it was interrupted."""
@@ -98,13 +94,6 @@ class StepFigures:
         del named["step"]
         activations = named.pop("activations")
         return named | {ACTIVATIONS + name: value for name, value in activations.items()}
-
-
-@functools.cache
-def meanings() -> dict[str, str]:
-    """The sentence under each figure."""
-    described = TypeAdapter(StepFigures).json_schema()["properties"]
-    return {name: " ".join(field["description"].split()) for name, field in described.items()}
 
 
 def device_peak(device: torch.device, dtype: torch.dtype) -> float | None:
@@ -230,7 +219,7 @@ class Reporter:
                 write_atomic(path, "".join(text + "\n" for text in kept))
             except OSError as error:
                 _failed(METRICS, one_line(error.strerror or error))
-        self._exporters = exporters.start(self._config, self._run, step, meanings(), _failed)
+        self._exporters = exporters.start(self._config, self._run, step, _failed)
 
     def status(self, **changes: Any) -> None:
         """Rewrite status.json with these changes; values are never removed. Raises Retry as _hold does.

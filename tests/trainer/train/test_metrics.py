@@ -99,19 +99,16 @@ def test_a_worker_that_is_not_the_first_writes_nothing(tmp_path: Path, capsys: p
 
 def test_prometheus_scrapes_the_newest_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from prometheus_client import exposition
+    from prometheus_client.parser import text_string_to_metric_families
 
     port = free_port()
     (tmp_path / "my-run").mkdir()
     tell = reporter(tmp_path / "my-run", prometheus_port=port)
 
-    def families() -> list[Any]:
-        from prometheus_client.parser import text_string_to_metric_families
-
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
-            return list(text_string_to_metric_families(reply.read().decode()))
-
     def scraped() -> dict[str, float]:
-        return {s.name: s.value for family in families() for s in family.samples if s.labels == {"run": "my-run"}}
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
+            families = list(text_string_to_metric_families(reply.read().decode()))
+        return {s.name: s.value for family in families for s in family.samples if s.labels == {"run": "my-run"}}
 
     assert scraped() == {}
     tell.validation(0, 10.8)
@@ -124,10 +121,6 @@ def test_prometheus_scrapes_the_newest_figures(tmp_path: Path, monkeypatch: pyte
     assert found["trainyard_validation_loss"] == 10.8
     assert found["trainyard_activations_layer0_attention_weight_max"] == 6.25
     assert "trainyard_mfu" not in found, "an unknown figure is no zero"
-    told = {family.name: family.documentation for family in families()}
-    assert told["trainyard_gradient_norm"] == "Norm of the whole gradient before clipping."
-    assert told["trainyard_activations_layer0_attention_weight_max"].startswith("Per-layer statistics")
-    assert told["trainyard_validation_loss"] == "validation loss"
     assert exposition._SilentHandler.timeout == 5
     monkeypatch.setattr(exposition._SilentHandler, "timeout", 0.2)
     with socket.create_connection(("127.0.0.1", port)) as silent:
