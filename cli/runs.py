@@ -45,7 +45,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @dataclass(frozen=True)
 class Run:
-    """A run on the volume, as its folder tells of it; the volume may tell anything."""
+    """A run on the volume, as its folder tells of it."""
 
     name: str
     state: str

@@ -35,12 +35,10 @@ from trainer.contract import (
     patience,
 )
 from trainer.errors import UserError, usage
-from trainer.files import open_regular, parse_mapping
+from trainer.files import read_record, read_text
 
 IDLE_SECONDS = 300.0
 """How long the pod stays for the next command. On a node that trains nothing it keeps the autoscaler waiting."""
-LARGEST = 1 << 20
-"""Bytes of a file that is read: a manifest takes 200 for each of its files."""
 AT_ONCE = 16
 """Runs and entries that are looked through in parallel: each call to a network's file system takes a millisecond."""
 TOLD = (
@@ -113,8 +111,7 @@ def _run(root: Path, run: Path) -> dict[str, Any] | None:
     found |= {"status": _told(run / STATUS), "done": _told(run / DONE), "checkpoints": complete}
     found["config"] = next(filter(None, map(_text, configured)), "")
     if newest:
-        digests = _record(newest / MANIFEST).get("sha256")
-        found["tokenizer"] = digests.get("model/tokenizer.json") if isinstance(digests, dict) else None
+        found["tokenizer"] = _record(newest / MANIFEST).get("sha256", {}).get("model/tokenizer.json")
         found["weights"] = _weights(root, newest / "model")
     return found
 
@@ -126,15 +123,14 @@ def checkpoints(run: Path) -> list[str]:
 
 
 def _told(path: Path) -> dict[str, Any]:
-    kept = {key: value for key, value in _record(path).items() if key in TOLD and type(value) in (int, float, str)}
-    return {key: value[:500] if isinstance(value, str) else value for key, value in kept.items()}
+    return {key: value for key, value in _record(path).items() if key in TOLD and value is not None}
 
 
 def _weights(root: Path, model: Path, adapter: bool = True) -> int:
     """Bytes of a model's weights; those of an adapter's base model as well, where it is on the volume."""
     size = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     base = _record(model / "adapter_config.json").get("base_model_name_or_path") if adapter else None
-    if not isinstance(base, str) or ".." in base:
+    if base is None:
         return size
     place = Path(f"{root}{base.removeprefix('/data')}") if base.startswith("/") else root / "models" / base
     newest = place / "checkpoints" / (checkpoints(place) or ["none"])[-1] / "model"
@@ -142,16 +138,16 @@ def _weights(root: Path, model: Path, adapter: bool = True) -> int:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty: there is none."""
-    with contextlib.suppress(ValueError):
-        return parse_mapping(_text(path)) or {}
+    """The JSON object in a file; empty: there is none that may be read."""
+    with contextlib.suppress(OSError):
+        return read_record(path)
     return {}
 
 
 def _text(path: Path) -> str:
-    """The beginning of a regular file; empty: there is none."""
-    with contextlib.suppress(OSError), open_regular(path) as file:
-        return file.read(LARGEST).decode("utf-8", "replace")
+    """The text of a file; empty: there is none that may be read."""
+    with contextlib.suppress(OSError):
+        return read_text(path, "replace")
     return ""
 
 
@@ -252,7 +248,7 @@ def _trains(run: Path) -> bool:
     """Whether somebody wrote to the run's status of late, and has not said that the training has ended."""
     status = _record(run / STATUS)
     state, updated = status.get("state"), status.get("updated")
-    silent = not isinstance(updated, int | float) or time.time() - updated > patience(state)
+    silent = updated is None or time.time() - updated > patience(state)
     return not (_record(run / DONE) or state in ENDED or silent)
 
 

@@ -8,8 +8,6 @@ import os
 import resource
 import signal
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -80,17 +78,3 @@ def save_and_die(run: str, at: int, largest: int, report: str) -> None:
     saver.save(20, training.snapshot())
     saver.wait()
     Path(report).write_text(str(count))
-
-
-def save_and_fail(run: str) -> None:
-    """Begin to save step 20, and end with an error."""
-    training, begun = Training(2).step(), threading.Event()
-
-    def slow(weights: dict[str, torch.Tensor], folder: Path) -> None:
-        begun.set()
-        time.sleep(0.2)
-        training.write_model(weights, folder)
-
-    Saver(Path(run), Settings(), slow, "").save(20, training.snapshot())
-    begun.wait()
-    raise ValueError("anything")

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainer.checkpoint.saving import save_and_fail
 from tests.trainer.checkpoint.test_checkpoint import Training, newest
-from tests.trainer.processes import context
 from trainer.checkpoint.format import list_checkpoints, newest_checkpoint, step_of
 from trainer.checkpoint.saver import Saver
 from trainer.config.settings import Checkpoint as Settings
@@ -84,14 +82,6 @@ def test_an_end_without_clean_up_lets_the_checkpoint_be_completed(run: Path) -> 
         os._exit(75)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 75
     assert newest(run).step == 10
-
-
-def test_an_error_elsewhere_lets_the_checkpoint_be_completed(run: Path) -> None:
-    child = context().Process(target=save_and_fail, args=(str(run),))
-    child.start()
-    child.join()
-    assert child.exitcode == 1
-    assert newest(run).step == 20
 
 
 def test_the_minutes_count_from_the_newest_checkpoint_and_zero_of_them_are_never_over(run: Path) -> None:

@@ -20,7 +20,6 @@ from tests.ports import free_port
 from tests.trainer import toy
 from tests.trainer.conftest import wait_until
 from trainer.errors import Retry, TrainingError, UserError
-from trainer.train import metrics as train_metrics
 from trainer.train.metrics import Reporter, StepFigures
 
 WRITERS, LINES = 4, 500
@@ -261,23 +260,6 @@ def test_a_line_that_is_on_its_way_when_a_newer_training_begins_is_not_in_its_fi
     monkeypatch.setattr(Reporter, "_hold", begin_a_newer)
     with pytest.raises(Retry):
         older.training(figures(20))
-    assert [line["step"] for line in lines(tmp_path)] == [10]
-
-
-def test_a_newer_training_says_that_it_writes_before_it_cuts_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    older, real = reporter(tmp_path), train_metrics.write_atomic
-
-    def after_a_line(path: Path, text: str, **given: bool) -> None:
-        if path.name == "metrics.jsonl":
-            with pytest.raises(Retry):
-                older.training(figures(20))
-        real(path, text, **given)
-
-    older.training(figures(10))
-    monkeypatch.setattr(train_metrics, "write_atomic", after_a_line)
-    reporter(tmp_path, step=10)
     assert [line["step"] for line in lines(tmp_path)] == [10]
 
 

@@ -74,23 +74,6 @@ def test_epochs_become_the_steps_of_the_prepared_data(start_workers: Start, sett
     assert 2 * told["steps"] - 1 <= done(tmp_path / "run")["step"] <= 2 * told["steps"]
 
 
-def test_of_two_trainings_in_one_folder_the_newer_goes_on(
-    start_workers: Start, settings: Settings, tmp_path: Path
-) -> None:
-    """As when a network partition separates them, and both reach the storage."""
-    run = tmp_path / "run"
-    arguments = settings(run, steps=100_000, checkpoint__every_steps=5)
-    first = start_workers(1, arguments)
-    wait_until(lambda: reached(run, 6), PATIENCE, "a checkpoint and a step")
-    second = start_workers(1, arguments)
-    assert first.wait(PATIENCE) == [75], first.output
-    assert "another training has begun to write" in first.output
-    last = max(losses(run), default=0)  # none where the second began before the first checkpoint was whole
-    wait_until(lambda: reached(run, last + 2), PATIENCE, "steps of the second")
-    second.kill()
-    losses(run)  # each step once
-
-
 def test_a_run_killed_and_resumed_equals_a_straight_one(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
@@ -235,15 +218,8 @@ def test_what_a_finished_run_leaves(start_workers: Start, settings: Settings, tm
     assert any(line.startswith("event=checkpoint step=12 ") for line in lines)
 
 
-def run_on_a_full_disk(environment: dict[str, str], arguments: list[str], log: str) -> None:
-    """Limit files to 40 kB: metrics and the log fit, weights do not."""
-    saver.RETRY_SECONDS = 0.01
-    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
-    run_worker(environment, arguments, log)
-
-
 def run_on_a_disk_that_is_freed(environment: dict[str, str], arguments: list[str], log: str) -> None:
-    """As above, until a file beside the log says that there is space."""
+    """Limit files to 40 kB, which metrics and the log fit and weights do not, until a file says that there is space."""
     saver.RETRY_SECONDS = 1
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, most))
@@ -255,23 +231,6 @@ def run_on_a_disk_that_is_freed(environment: dict[str, str], arguments: list[str
 
     threading.Thread(target=free, daemon=True).start()
     run_worker(environment, arguments, log)
-
-
-def test_a_full_disk_is_named_and_costs_no_earlier_checkpoint(
-    start_workers: Start, settings: Settings, tmp_path: Path
-) -> None:
-    arguments = settings(tmp_path, steps=4, checkpoint__every_steps=2, metrics__tensorboard=False)
-    full = start_workers(1, arguments, run_on_a_full_disk)
-    assert full.wait(PATIENCE) == [42], full.output
-    assert "event=checkpoint_failed step=2" in full.output
-    assert "cannot write the last checkpoint " in full.output
-    assert "Traceback" not in full.output
-    assert not (tmp_path / "DONE").exists()
-    assert list((tmp_path / "checkpoints").iterdir()) == []
-    # With space again, the same command goes on.
-    again = start_workers(1, arguments)
-    assert again.wait(PATIENCE) == [0], again.output
-    assert Path(done(tmp_path)["checkpoint"]).is_dir()
 
 
 @pytest.mark.parametrize("ending", ["space", "notice"])
