@@ -49,7 +49,6 @@ def test_what_is_no_range_of_steps_is_refused(given: str) -> None:
     [
         ([], "none", "communication.compression=bf16"),
         ([], "bf16", "tokens_per_step"),
-        (["engine.name=deepspeed", "engine.zero_stage=2"], "bf16", "engine.zero_stage=1"),
         (["engine.name=deepspeed"], "bf16", "tokens_per_step"),
     ],
 )
