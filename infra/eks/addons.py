@@ -28,6 +28,11 @@ from infra.scope import LONG
 NETWORK, PROXY, AGENT, MONITOR = "vpc-cni", "kube-proxy", "eks-pod-identity-agent", "eks-node-monitoring-agent"
 DNS, EFS = "coredns", "aws-efs-csi-driver"
 NAMES = (NETWORK, PROXY, AGENT, MONITOR, DNS, EFS)
+#: Add-ons whose restart disturbs pods: a volume of the EFS driver stands still while its pod on the node, through which
+#: it is mounted, is replaced. They move when the nodes do, at a new version of Kubernetes.
+DISTURBING = (EFS,)
+#: Tag with the version of Kubernetes for which the version of such an add-on was chosen.
+CHOSEN_FOR = "kubernetes-version"
 SYSTEM = "kube-system"
 
 
@@ -37,6 +42,8 @@ class Addons:
     cluster: aws.eks.Cluster
     versions: Mapping[str, str]
     """Add-on -> its version; the others keep the one that they have, at first EKS's choice."""
+    kubernetes: str
+    """The cluster's version."""
 
     def before_nodes(self) -> list[pulumi.Resource]:
         rights = needed("pod_addresses", "network")
@@ -105,6 +112,7 @@ class Addons:
             cluster_name=self.cluster.name,
             addon_name=name,
             addon_version=self.versions.get(name),
+            tags={CHOSEN_FOR: self.kubernetes} if name in DISTURBING else None,
             configuration_values=json.dumps(values) if values else None,
             pod_identity_associations=roles,
             # Overwrite what an upgrade of EKS, or somebody by hand, has changed.
@@ -113,6 +121,8 @@ class Addons:
             opts=self.scope.options(
                 depends_on=[*after, *(role[1].grants if role else [])],
                 timeouts=LONG,
+                # Without a version of ours it keeps the one that it has, and the tag of that.
+                ignore_changes=None if name in self.versions else ["tags"],
                 # EKS deletes its add-ons with the cluster.
                 deleted_with=self.cluster,
             ),

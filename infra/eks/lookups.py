@@ -15,7 +15,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.config import ConfigError, StackConfig
-from infra.eks.addons import NAMES
+from infra.eks.addons import CHOSEN_FOR, DISTURBING, NAMES
 from infra.eks.keys import KEEP_RELEASES, EksConfig, EksNodes
 from infra.eks.machines import by_zone, regions, zones_date
 
@@ -81,9 +81,24 @@ def addon_versions(config: StackConfig, provider: aws.Provider) -> dict[str, str
     if os.environ.get(KEEP_RELEASES):
         return {}
 
+    def moves(name: str) -> bool:
+        """Whether the add-on was chosen for another version: not the cluster's, which EKS or an `up` that broke in
+        between may have raised already."""
+        try:
+            there = aws.eks.get_addon(cluster_name=config.name, addon_name=name, opts=how)
+        except Exception as reason:
+            if "couldn't find resource" in str(reason) or "ResourceNotFound" in str(reason):
+                return False  # EKS chooses for a new one
+            raise
+        return there.tags.get(CHOSEN_FOR) != eks.version
+
     def question() -> dict[str, str]:
-        asked = {"kubernetes_version": eks.version, "opts": how}
-        return {name: aws.eks.get_addon_version(addon_name=name, **asked).version for name in NAMES}
+        living = config.name in aws.eks.get_clusters(opts=how).names
+        return {
+            name: aws.eks.get_addon_version(addon_name=name, kubernetes_version=eks.version, opts=how).version
+            for name in NAMES
+            if name not in DISTURBING or (living and moves(name))
+        }
 
     return _ask(f"for the add-ons' versions for {eks.version}; they keep theirs", question) or {}
 

@@ -35,7 +35,7 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     volume = storage.build(config, scope, net)
     control_plane = cluster.build(config, scope, net)
     door = storage.let_in(scope, volume, cluster.security_group(control_plane))
-    parts = addons.Addons(scope, control_plane, lookups.addon_versions(config, aws_provider))
+    parts = addons.Addons(scope, control_plane, lookups.addon_versions(config, aws_provider), eks.version)
     ready = parts.before_nodes()
     groups = nodes.Groups(
         config,

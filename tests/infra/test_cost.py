@@ -14,9 +14,14 @@ from infra import cost, stackfiles
 from infra.bill import Estimate
 from infra.config import StackConfig
 from infra.gke import prices
+from infra.parse import parse
 from infra.stackfiles import stack_file_values
+from review.recording import Recorded
 from tests.infra import billed
 from tests.infra.billed import changed, line
+from tests.infra.recorded import recorded
+
+STACKS = ["gcp-a100", "gcp-c3", "gcp-smoke"]
 
 
 def config(**changes: dict[str, Any]) -> StackConfig:
@@ -76,6 +81,27 @@ def test_families_that_are_worked_out_from_others() -> None:
     assert highmem.on_demand * 4 == pytest.approx(4 * 0.02181159 + 32 * 0.00292353)  # e2-highmem-4
 
 
+def test_spot_is_cheaper_everywhere() -> None:
+    for region in prices.REGIONS:
+        for family in ("e2-standard", "c3-standard", "c3-highmem", "c3-highcpu", "a2-highgpu"):
+            if rate := prices.vcpu(region, family):
+                assert 0 < rate.spot < rate.on_demand, (region, family)
+
+
+def test_filestore_instead_of_a_disk() -> None:
+    estimate = bill(storage={"kind": "filestore", "sizeGib": 1024})
+    assert line(estimate, "Filestore").at_rest == pytest.approx(1024 * 0.25 / 730)
+    assert not [entry for entry in estimate.lines if "data disk" in entry.what]
+    assert any("Filestore is counted" in note for note in estimate.notes)
+
+
+def test_a_prebuilt_image_needs_no_room_in_a_registry() -> None:
+    image = {"builder": "prebuilt", "ref": "ghcr.io/you/trainer@sha256:" + "a" * 64}
+    assert not [
+        entry for entry in bill(image=image, storage={"serverImage": image["ref"]}).lines if "images" in entry.what
+    ]
+
+
 @pytest.mark.parametrize(
     ("nodes", "said"),
     [
@@ -102,6 +128,24 @@ def test_a_price_that_nobody_knows_is_not_counted_as_nothing(capsys: pytest.Capt
     }
     show("test", estimate, None)
     assert "No list price is known for" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_pool_is_on_the_bill(stack: str) -> None:
+    pools = [item for item in recorded(stack).resources if item.kind == "NodePool"]
+    assert len(pools) == 2
+    for pool in pools:
+        _is_on_the_bill(pool, billed.estimate(parse(stack_file_values(stack), stack)))
+
+
+def _is_on_the_bill(pool: Recorded, estimate: Estimate) -> None:
+    scaling, node = pool.inputs["autoscaling"], pool.inputs["nodeConfig"]
+    count = f"{scaling['totalMinNodeCount']:g} to {scaling['totalMaxNodeCount']:g} x "
+    assert [entry for entry in estimate.lines if entry.what.startswith(f"{count}{node['machineType']}, ")]
+    disk = f"boot disks, {node['diskSizeGb']:g} GiB {node['diskType']}"
+    assert [entry for entry in estimate.lines if entry.what.startswith(count) and entry.what.endswith(disk)]
+    if ssds := (node.get("ephemeralStorageLocalSsdConfig") or {}).get("localSsdCount"):
+        line(estimate, f"{ssds:g} local SSDs")
 
 
 def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:

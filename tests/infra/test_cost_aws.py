@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 
 from infra.bill import Estimate
+from infra.cluster import AUTOSCALER
 from infra.config import StackConfig
 from infra.eks import machines, prices
+from infra.parse import parse
+from infra.stackfiles import stack_file_values
 from tests.infra import billed
 from tests.infra.billed import changed, line
+from tests.infra.recorded import recorded
 
 STACK = "aws-g4dn"
 
@@ -44,11 +48,25 @@ def test_four_spot_t4s_by_hand() -> None:
     assert estimate.at_full == pytest.approx(1.5632, abs=1e-4)
 
 
+def test_the_small_stack_has_no_gateway_and_no_key_and_comes_from_one_zone() -> None:
+    estimate = billed.estimate(parse(stack_file_values("aws-smoke"), "aws-smoke"))
+    assert not [entry.what for entry in estimate.lines if "NAT" in entry.what or "KMS" in entry.what]
+    made = {item.name for item in recorded("aws-smoke").resources if item.kind == "NodeGroup"}
+    assert made == {"system", "workers-use2-az1"}
+
+
 def test_on_demand_elsewhere() -> None:
     """eu-west-1: g4dn.xlarge 0.587; g4dn.metal 8.724 in AWS's list, 8.731 by the family's scale."""
     nodes = {"consumption": "on_demand"}
     assert line(bill(eks={"region": "eu-west-1"}, nodes=nodes), "g4dn.xlarge").at_full == pytest.approx(4 * 0.587)
     assert prices.machine("eu-west-1", "g4dn.metal") == pytest.approx(8.724, rel=0.002)
+
+
+def test_public_nodes_pay_for_addresses_instead_of_a_gateway() -> None:
+    estimate = bill(eks={"publicNodes": True})
+    assert not [entry for entry in estimate.lines if "NAT" in entry.what]
+    assert line(estimate, "public address").at_rest == pytest.approx(0.005)
+    assert line(estimate, "public address").at_full == pytest.approx(7 * 0.005)
 
 
 def test_spot_is_cheaper_everywhere_and_every_default_region_has_a_price() -> None:
@@ -64,6 +82,7 @@ def test_spot_is_cheaper_everywhere_and_every_default_region_has_a_price() -> No
     [
         {"eks": {"region": "sa-east-1"}},
         {"nodes": {"machineType": "g5.xlarge"}},
+        {"nodes": {"machineType": "g6.xlarge", "consumption": "on_demand"}, "eks": {"region": "us-west-1"}},
     ],
 )
 def test_a_price_that_nobody_knows_is_not_counted_as_nothing(changes: dict[str, Any]) -> None:
@@ -85,3 +104,36 @@ def test_a_price_that_nobody_knows_is_not_counted_as_nothing(changes: dict[str, 
 )
 def test_what_the_figures_do_not_say_is_said(changes: dict[str, Any], said: str) -> None:
     assert any(said in note for note in bill(**changes).notes)
+
+
+def test_every_group_is_on_the_bill() -> None:
+    recording = recorded(STACK)
+    stack = parse(stack_file_values(STACK), STACK)
+    estimate = billed.estimate(stack)
+    assert stack.nodes
+    declared = recording.all("aws:")
+    # A gateway endpoint is free, an interface endpoint is not.
+    assert {item.inputs["vpcEndpointType"] for item in declared if item.kind == "VpcEndpoint"} == {"Gateway"}
+    groups = {item.name: item.inputs for item in declared if item.kind == "NodeGroup"}
+    system = groups.pop("system")
+    assert line(estimate, f"{system['instanceTypes'][0]}, system").what.startswith(_count(system))
+    # One group a zone, of which the training fills one; the autoscaler holds all together to nodes.max.
+    for workers in groups.values():
+        assert workers["instanceTypes"][0] == stack.nodes.machine_type
+        assert workers["scalingConfig"]["minSize"] == 0
+    autoscaler = recording.one("Deployment", AUTOSCALER).inputs
+    total = stack.nodes.max + int(system["scalingConfig"]["maxSize"])
+    assert f"--max-nodes-total={total}" in str(autoscaler["spec"]["template"]["spec"]["containers"][0])
+    assert line(estimate, "workers, spot").what.startswith(f"0 to {stack.nodes.max} x ")
+    disks = {
+        item.name: item.inputs["blockDeviceMappings"][0]["ebs"]["volumeSize"]
+        for item in declared
+        if item.kind == "LaunchTemplate"
+    }
+    assert line(estimate, "system boot disks").what.endswith(f"{disks['system']:g} GiB gp3")
+    assert line(estimate, "worker boot disks").what.endswith(f"{disks['workers']:g} GiB gp3")
+
+
+def _count(group: dict[str, Any]) -> str:
+    scaling = group["scalingConfig"]
+    return f"{scaling['minSize']:g} to {scaling['maxSize']:g} x "
