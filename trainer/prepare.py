@@ -3,7 +3,7 @@
 The inputs alone determine the pieces of work. Processes take pieces, write their shards and record these with their
 checksums; the index is written last. So a killed preparation leaves no dataset that looks complete, the next one
 writes the pieces that are not recorded, the bytes are the same for any number of processes, and a second run ends at
-once. Until its end, a preparation changes nothing of another dataset in the folder.
+once. One preparation at a time writes a folder, and until its end it changes nothing of the dataset there.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from trainer.data.batches import CONVERSATIONS, INDEX, VERSION, open_dataset
 from trainer.data.chat_template import CONFIG, TEMPLATE, described, plain_template
 from trainer.data.documents import DOCUMENTS, PIECE_BYTES, Piece, TextField, plan
 from trainer.data.encoding import PASSAGE, Differs, unfit
+from trainer.data.lock import only_writer
 from trainer.data.pool import available_cpus, run
 from trainer.data.shards import COUNTED, SPLITS, Part, Recipe, Settings, not_learned, placed
 from trainer.data.sources import SAMPLE, Source, find
@@ -41,7 +42,7 @@ from trainer.data.tokenizer import (
     load_tokenizer,
     train,
 )
-from trainer.errors import Passing, UserError, one_line, panic, usage
+from trainer.errors import UserError, one_line, panic, usage
 from trainer.files import fsync, read_json, write_atomic, write_json
 from trainer.log import event
 
@@ -107,11 +108,6 @@ def main(arguments: list[str] | None = None) -> int:
             seed=options.seed,
             workers=options.workers,
         )
-    except FileNotFoundError as error:
-        raise Passing(
-            f"--output {options.output}: another preparation has ended there, and removed {error.filename}; run the "
-            "same command again"
-        ) from None
     except OSError as error:
         raise UserError(
             f"--output {options.output}: {error.strerror or error} ({error.filename or options.output}); give a "
@@ -180,29 +176,42 @@ def prepare(
         raise UserError(f"--chat-template {chat_template}: is for --conversations; add that or leave it out")
     elif len(between) > 1:
         identity["between"] = between
-    if _complete(output, identity):
-        _tell(read_json(output / INDEX) or {})
-        event("prepared", state="found", directory=output)
+
+    def found() -> bool:
+        if complete := _complete(output, identity):
+            _tell(read_json(output / INDEX) or {})
+            event("prepared", state="found", directory=output)
+        return complete
+
+    if found():
         return
-    _require_same_words(output, identity)
-    work = output / PROGRESS / hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
-    work.mkdir(parents=True, exist_ok=True)
-    write_atomic(work / FILE, tokenizer.to_str(pretty=True))  # save() raises one kind of exception for every failure
-    copy_companions(folder, work)
-    if beside:
-        (work / TEMPLATE).unlink(missing_ok=True)  # it would hide several others
-    for name, text in beside.items():
-        write_atomic(work / name, text)
-    settings = Settings(output, work, recipe, vocabulary, between)
-    index = _index(_encode(plan(sources, documents), settings, workers or available_cpus()), settings, identity, end)
-    (output / INDEX).unlink(missing_ok=True)
-    for name in (FILE, *COMPANIONS):
-        (output / name).unlink(missing_ok=True)
-        if (work / name).exists():
-            (work / name).replace(output / name)
-    fsync(output)
-    write_json(output / INDEX, index)
-    _sweep(output, index)
+    with only_writer(output) as require_lock:
+        if found():  # made by another while this process waited
+            return
+        _require_same_words(output, identity)
+        work = output / PROGRESS / hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+        _sweep(output, read_json(output / INDEX) or {}, work)
+        work.mkdir(parents=True, exist_ok=True)
+        for unfinished in work.glob("*.bin.*"):  # a kill left them
+            unfinished.unlink()
+        write_atomic(work / FILE, tokenizer.to_str(pretty=True))  # not save(), whose failures have one kind
+        copy_companions(folder, work)
+        if beside:
+            (work / TEMPLATE).unlink(missing_ok=True)  # it would hide several others
+        for name, text in beside.items():
+            write_atomic(work / name, text)
+        settings = Settings(output, work, recipe, vocabulary, between)
+        parts = _encode(plan(sources, documents), settings, workers or available_cpus())
+        index = _index(parts, settings, identity, end)
+        require_lock()
+        (output / INDEX).unlink(missing_ok=True)
+        for name in (FILE, *COMPANIONS):
+            (output / name).unlink(missing_ok=True)
+            if (work / name).exists():
+                (work / name).replace(output / name)
+        fsync(output)
+        write_json(output / INDEX, index)
+        _sweep(output, index)
     tokens = sum(split["tokens"] for split in index["splits"].values())
     _tell(index)
     event(
@@ -229,9 +238,9 @@ def _encode(pieces: list[Piece], settings: Settings, workers: int) -> list[Part]
     except Differs as error:
         why = f"gigatoken gives other ids in document {error}"
         event("encoder", library="tokenizers", because_of=f"'{why}'", state="begun_again")
-        write_json(differs, {"because_of": why})
-        for record in settings.recorded():
+        for record in settings.recorded():  # first: those of gigatoken are none of an exact dataset
             record.unlink()
+        write_json(differs, {"because_of": why})
         return run(pieces, dataclasses.replace(settings, exact=True), workers)
 
 
@@ -356,14 +365,17 @@ def _index(parts: list[Part], settings: Settings, identity: dict[str, Any], end_
     }
 
 
-def _sweep(output: Path, index: dict[str, Any]) -> None:
-    """Remove the records, and shards of earlier datasets in the same folder."""
-    kept = {shard["file"] for split in index["splits"].values() for shard in split["shards"]}
-    for name in SPLITS:
-        for path in output.glob(f"{name}-*.bin"):
-            if path.name not in kept:
-                path.unlink()
-    shutil.rmtree(output / PROGRESS, ignore_errors=True)
+def _sweep(output: Path, index: dict[str, Any], work: Path | None = None) -> None:
+    """Remove what belongs neither to the dataset of this index nor to the unfinished one in `work`."""
+    kept = {shard["file"] for split in index.get("splits", {}).values() for shard in split["shards"]}
+    for path in (path for name in SPLITS for path in output.glob(f"{name}-*.bin")):
+        if path.name not in kept and not (work and f"-{work.name}-" in path.name):
+            path.unlink()
+    for path in (output / PROGRESS).glob("*"):
+        if path != work:
+            shutil.rmtree(path, ignore_errors=True)
+    if work is None:
+        shutil.rmtree(output / PROGRESS, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Write the token shards of a piece of work, and record them with their checksums once all are on the disk.
 
 Shards and records have the key of their dataset in their names and appear whole. So a piece that a kill interrupts is
-written again, one with a record is kept if its shards match, and two preparations of one folder at once hurt neither:
-those of one dataset write the same bytes, those of two write different files.
+written again, one with a record is kept if its shards match, and the dataset in the folder stays until the next is
+complete.
 
 A shard of conversations ends with a table: for each, its number of tokens and of those whose loss counts, as uint32.
 """

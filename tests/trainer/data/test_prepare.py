@@ -223,25 +223,19 @@ def test_progress_is_told_in_log_lines(
     assert told[-1].endswith(" eta_seconds=0")
 
 
-@pytest.mark.parametrize("same", [True, False])
-def test_two_preparations_of_one_folder_at_once_do_no_harm(
-    text: Path, tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+def test_what_abandoned_preparations_left_goes_with_the_next(
+    text: Path, tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second begins and ends while the first writes its shards."""
-    other = tmp_path / "other.txt"
-    other.write_text(text.read_text("utf-8")[: None if same else 50_000], encoding="utf-8")
+    def killed(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    real = shards.write_json
+    monkeypatch.setattr(shards, "write_json", lambda file, part: killed(file))
     options = ("--output", tmp_path / "out", "--tokenizer", tokenizer, "--workers", "1")
-    real, codes = shards.fsync, list[int]()
-
-    def second(path: Path) -> None:
-        monkeypatch.setattr(shards, "fsync", real)
-        codes.append(run("--input", text if same else other, *options))
-        real(path)
-
-    monkeypatch.setattr(shards, "fsync", second)
-    codes.append(run("--input", text, *options))
-    assert codes == [0, 75]
-    assert open_dataset(str(tmp_path / "out"), verify=True).train.read(0, 9).any()
+    assert run("--input", text, *options, "--seed", "1") == 130
+    monkeypatch.setattr(shards, "write_json", real)
+    assert list((tmp_path / "out").glob("train-*.bin"))
     assert run("--input", text, *options) == 0
     assert len(list((tmp_path / "out").glob("train-*.bin"))) == 1
-    open_dataset(str(tmp_path / "out"), verify=True)
+    assert not (tmp_path / "out" / ".progress").exists()
+    assert not list((tmp_path / "out").glob(".lock*"))
