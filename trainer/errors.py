@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import re
+import socket
 import sys
 from collections.abc import Callable
 from typing import ParamSpec
@@ -94,9 +95,11 @@ def cause(error: BaseException | None) -> str:
 def may_pass(error: BaseException | None) -> bool:
     """Whether the same command may succeed later: the network or a server failed, not what was asked for."""
     while error is not None:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if status is not None:
+        status = getattr(getattr(error, "response", None), "status_code", getattr(error, "status", None))  # aiohttp's
+        if isinstance(status, int):
             return status in (408, 429) or status >= 500
+        if isinstance(error, OSError) and error.errno == socket.EAI_NONAME:  # a misspelt host
+            return False
         if isinstance(error, (ConnectionError, TimeoutError)) or (
             isinstance(error, OSError) and error.errno is not None
         ):

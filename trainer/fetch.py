@@ -177,6 +177,8 @@ def _bring(name: str, commit: str, file: RepoSibling, output: Path) -> None:
         return
     path.parent.mkdir(exist_ok=True)
     part, url = _part(path), hf_hub_url(name, file.rfilename, revision=commit)
+    if part.is_file() and part.stat().st_size > size:  # of another revision
+        part.unlink()
     for _ in range(2):
         with open(part, "ab") as opened:
             bounded: Any = _Bounded(opened, size, f"--model {name}: {file.rfilename}")

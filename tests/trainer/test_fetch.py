@@ -182,7 +182,7 @@ def test_nothing_of_a_former_model_stays_beside_another(whole: bool, hub: Hub, t
     hub.damage = 0 if whole else 100
     assert run(tmp_path / "m") == (0 if whole else 2)
     (tmp_path / "m" / "notes.txt").write_text("a user's")
-    for name in WEIGHTS:
+    for name in (*WEIGHTS, "model.safetensors"):
         (tmp_path / "m" / f".{name}.part").write_text("of a kill")
     hub.damage, hub.commit = 0, "b" * 40
     hub.files = {"config.json": b'{"model_type": "gpt2"}', "model.safetensors": b"small"}

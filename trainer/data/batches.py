@@ -117,12 +117,16 @@ def open_dataset(directory: str, verify: bool | str = False, conversations: bool
         raise UserError(f"data.directory: {path} holds text; for task=finetune prepare the data with --conversations")
     if not conversations and index["version"] == CONVERSATIONS:
         raise UserError(f"data.directory: {path} holds conversations; set task=finetune, or prepare text")
-    dtype = index["dtype"]
-    width = np.dtype(dtype).itemsize
-    splits = {name: index["splits"][name]["shards"] for name in ("train", "validation")}
-    shards = [shard for split in splits.values() for shard in split]
-    for shard in shards:
-        file, wanted = path / shard["file"], stored_bytes(shard, width)
+    try:
+        dtype, vocabulary, end, largest = (index[key] for key in ("dtype", "vocabulary", "end_of_text", "largest"))
+        width = np.dtype(dtype).itemsize
+        splits = {name: index["splits"][name]["shards"] for name in ("train", "validation")}
+        content = [[name, shard["tokens"], shard["sha256"]] for name, split in splits.items() for shard in split]
+        shards = [shard for split in splits.values() for shard in split]
+        files = [(path / shard["file"], stored_bytes(shard, width)) for shard in shards]
+    except (KeyError, TypeError):
+        raise UserError(f"data.directory: {path / INDEX} is damaged or of another program; prepare it again") from None
+    for file, wanted in files:
         if not file.exists() or file.stat().st_size != wanted:
             raise UserError(f"data.directory: {file} is missing, or does not have {wanted} bytes; {again}")
     total = width * sum(shard["tokens"] for shard in shards)
@@ -135,14 +139,11 @@ def open_dataset(directory: str, verify: bool | str = False, conversations: bool
                         f"data.directory: {path / shard['file']} does not match its checksum in {INDEX}; {again}"
                     )
     train, validation = (
-        Tokens(
-            [path / shard["file"] for shard in split], dtype, index["vocabulary"], [each["tokens"] for each in split]
-        )
+        Tokens([path / shard["file"] for shard in split], dtype, vocabulary, [each["tokens"] for each in split])
         for split in splits.values()
     )
-    content = [[name, shard["tokens"], shard["sha256"]] for name, split in splits.items() for shard in split]
     digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-    return Dataset(path, train, validation, index["vocabulary"], index["end_of_text"], index["largest"], digest)
+    return Dataset(path, train, validation, vocabulary, end, largest, digest)
 
 
 def windows(tokens: int, length: int) -> int:

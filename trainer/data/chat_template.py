@@ -5,6 +5,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from trainer.config.values import kind
 from trainer.data.tokenizer import COMPANIONS, end_of_text
 from trainer.errors import UserError, one_line
 from trainer.files import TEMPLATES, read_json
@@ -36,6 +37,9 @@ def described(folder: Path | None, tokenizer: Tokenizer) -> tuple[dict[str, Any]
     template: Any = ""
     if folder is not None and any((folder / name).exists() for name in (*COMPANIONS, TEMPLATES)):
         template = known(folder, tokenizer).chat_template or ""
+    for text in template.values() if isinstance(template, dict) else [template]:
+        if not isinstance(text, str):
+            raise UserError(f"--tokenizer {folder}: its {CONFIG} has {kind(text)} as chat_template, not text; mend it")
     if isinstance(template, dict):
         config["chat_template"] = [{"name": name, "template": text} for name, text in template.items()]
         template = ""

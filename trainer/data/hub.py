@@ -82,7 +82,7 @@ FORMATS = {
 }
 """Suffix -> the format by which `datasets` reads it. Of several in a folder it takes the most frequent."""
 _ABOUT = re.compile(r"(licen[cs]e|notice|readme|copying)\b.*|(dataset_infos?|state|config)\.json", re.IGNORECASE)
-_CARD = re.compile(r"\n(configs|dataset_info|task_categories|size_categories|pretty_name|license):")
+_CARD = {"configs", "dataset_info", "task_categories", "size_categories", "pretty_name", "license"}
 """Keys of a data set's card, of which one tells it from another README.md with a head."""
 _SPLIT = re.compile(
     r"(?:^|[^a-z0-9])(train(?:ing)?|test(?:ing)?|val(?:id(?:ation)?)?|dev|eval(?:uation)?)(?![a-z0-9])", re.IGNORECASE
@@ -90,39 +90,55 @@ _SPLIT = re.compile(
 """As `datasets` finds the split of a file in its path (KEYWORDS_IN_PATH_NAME_BASE_PATTERNS of its data_files.py)."""
 
 
-def card(text: str) -> str:
-    """The head of a data set's card (README.md); empty for another text."""
-    head, marker, _ = text.removeprefix("---").partition("\n---")
-    return head if marker and text.startswith("---") and _CARD.search(head) else ""
+def card(text: str) -> dict[str, Any]:
+    """What a data set's card (README.md) says in its head; empty for another text."""
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
+
+    head = REGEX_YAML_BLOCK.search(text)
+    said = _read(head[2]) if head else {}
+    return said if _CARD & said.keys() else {}
 
 
-def splits(head: str, files: list[str]) -> list[str]:
+def splits(said: dict[str, Any], files: list[str]) -> list[str]:
     """The splits of a folder with this card and these files, by the card's configs and by the files' names."""
-    named = re.findall(r"\bsplit: *[\"']?([\w.-]+)", head)
+    named = _below(said.get("configs"), ("split",))
     return list(dict.fromkeys([*named, *(found[-1].lower() for file in files if (found := _SPLIT.findall(file)))]))
 
 
-def _require_no_address(spec: str, folder: Path) -> None:
-    """Refuse a folder whose card names an address, which `datasets` would ask before it says what it reads."""
+def _read(text: str) -> dict[str, Any]:
+    try:
+        said = read_yaml(text, Plain)
+    except yaml.YAMLError:  # `datasets` says what is wrong
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _below(part: Any, keys: tuple[str, ...], below: bool = False) -> Iterator[str]:
+    """The texts under any of these keys, however deep. The name of a split names no file."""
+    if isinstance(part, str) and below:
+        yield part
+    for key, each in part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ():
+        if key != "split" or key in keys:
+            yield from _below(each, keys, below or key in keys)
+
+
+def _named(folder: Path) -> list[tuple[str, str]]:
+    """What a folder's cards name as its files: the card, and the name or the pattern."""
+    found = []
     for name in ("README.md", ".huggingface.yaml"):
         text = (folder / name).read_text("utf-8", errors="replace") if (folder / name).is_file() else ""
-        try:
-            said = read_yaml(card(text) if name == "README.md" else text, Plain)
-        except yaml.YAMLError:  # `datasets` says what is wrong
-            continue
-        for told in _texts(said.get("configs"), set()) if isinstance(said, dict) else ():
-            if "://" in told or "::" in told:
-                raise UserError(f"--input {spec}: {name} names {told}, which is not in the folder; name files of it")
+        said = card(text) if name == "README.md" else _read(text)
+        found += [(name, path) for path in _below(said.get("configs"), ("data_files", "data_dir"))]
+    return found
 
 
-def _texts(part: Any, seen: set[int]) -> Iterator[str]:
-    """The texts in a document; what aliases repeat is walked through once."""
-    if isinstance(part, str):
-        yield part
-    elif isinstance(part, (dict, list)) and id(part) not in seen:
-        seen.add(id(part))
-        for each in part.values() if isinstance(part, dict) else part:
-            yield from _texts(each, seen)
+def _require_readable(spec: str, folder: Path) -> None:
+    """Refuse a folder that `datasets` saved for itself, or whose card names an address, which it would ask."""
+    if any((folder / name).exists() for name in ("state.json", "dataset_dict.json")):
+        raise UserError(f"--input {spec}: was saved by save_to_disk; save it as Parquet: ds.to_parquet(...)")
+    for name, path in _named(folder):
+        if "://" in path or "::" in path:
+            raise UserError(f"--input {spec}: {name} names {path}, which is not in the folder; name files of it")
 
 
 def _require_whole(spec: str, folder: Path, data_files: Any) -> None:
@@ -134,8 +150,7 @@ def _require_whole(spec: str, folder: Path, data_files: Any) -> None:
     taken = {Path(file) for files in data_files.values() for file in files}
     for path in taken:
         require_regular(path, folder)
-    readme = folder / "README.md"
-    if readme.is_file() and "data_files" in card(readme.read_text("utf-8", errors="replace")):
+    if _named(folder):
         return
     inside = [path for path in sorted(folder.rglob("*")) if not path.is_dir() and not _ABOUT.fullmatch(path.name)]
     shown = [path for path in inside if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
@@ -166,7 +181,7 @@ def _open(spec: str) -> tuple[Any, str]:
             if not offline() and "/" not in name and folder is None:
                 name = HfApi().dataset_info(name).id  # huggingface_hub 2.4 reads files of OWNER/NAME only
             if folder is not None:
-                _require_no_address(spec, folder)
+                _require_readable(spec, folder)
             builder = datasets.load_dataset_builder(name, config)
             if folder is not None:
                 _require_whole(spec, folder, builder.config.data_files or {})

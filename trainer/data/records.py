@@ -45,6 +45,9 @@ UNWANTED = ("label", "kto_tag")
 """All but true: an answer that is not wanted (TRL's unpaired preferences, LLaMA-Factory's KTO)."""
 PREFERENCES = ("chosen", "rejected", "rejected_response", "rejected_messages")
 """Answers of TRL's, LLaMA-Factory's and ms-swift's preferences."""
+CONTENTS = ("prompt", "completion", "instruction", "input", "output", "history", "context", "question", "query")
+CONTENTS += ("response", "answer", *REASONS)
+"""Keys of texts, in one form or another."""
 HAVE = "messages, conversations, prompt and completion, or instruction and output"
 
 
@@ -97,6 +100,7 @@ def read(record: Any, wire: bool = False, blank: bool = False) -> Talk | Plain:
         if all(isinstance(record[name], str) for name in ("prompt", "completion")):
             if system or tools:
                 raise Wrong(f"{'system' if system else 'tools'} belongs to messages, not to a prompt that is text")
+            _refuse_beside(record, "prompt", "completion")
             beside = {key: value for key, value in record.items() if key not in ("prompt", "completion")}
             return Plain(record["prompt"], record["completion"], beside)
         for name in ("prompt", "completion"):
@@ -173,6 +177,18 @@ def _refuse_media(given: dict[str, Any], name: str) -> None:
             raise Wrong(f"{name} has {key}; only text is learned")
 
 
+def _refuse_beside(record: dict[str, Any], asked: str, *others: str) -> None:
+    """Raise Wrong for a text beside those of the form, unless it repeats them, as the prompts of Alpaca's do."""
+    said = {key: text for key in (asked, *others) if isinstance(text := record.get(key), str) and text.strip()}
+    questions = [text for key, text in said.items() if key != others[-1]]
+    for name in CONTENTS:
+        if name in (asked, *others) or not (text := record.get(name)):
+            continue
+        within = isinstance(text, str) and any(text in each for each in said.values())
+        if not within and not (isinstance(text, str) and questions and all(each in text for each in questions)):
+            raise Wrong(f"it has {name} beside {asked} and {others[-1]}, which is not read; put it into {asked}")
+
+
 def _system(record: dict[str, Any]) -> str:
     found = dict.fromkeys(text for key in ("system", "system_prompt") if (text := _text(record, key)))
     if len(found) > 1:
@@ -212,6 +228,7 @@ def _tools(record: dict[str, Any]) -> list[dict[str, Any]] | None:
 
 def _alpaca(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The turns of LLaMA-Factory's alpaca: instruction and input are one question, a line each."""
+    _refuse_beside(record, "instruction", "input", "history", "output")
     history = record.get("history") or []
     if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
         raise Wrong("history is not a list of [question, answer]")

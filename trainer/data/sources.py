@@ -164,7 +164,7 @@ def _card(system: Any, path: str, name: str, files: list[str]) -> str:
     Raises UserError for several splits: whoever trains on all of them trains on what is held out.
     """
     readme = f"{path.rstrip('/')}/README.md"
-    said = hub.card(system.cat_file(readme).decode("utf-8", "replace")) if readme in files else ""
+    said = hub.card(system.cat_file(readme).decode("utf-8", "replace")) if readme in files else {}
     others = [file for file in files if file != readme]
     splits = hub.splits(said, [file.removeprefix(path) for file in others if said or KINDS[kind_of(file)[0]] != "text"])
     if len(splits) > 1 and (said or any(split.startswith("train") for split in splits)):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 
 from trainer.errors import UserError, advice, one_line
-from trainer.files import TEMPLATES, copy, fsync, read_json
+from trainer.files import TEMPLATES, copy, fsync, read_json, require_regular
 from trainer.log import event
 
 FILE = "tokenizer.json"
@@ -62,7 +63,11 @@ def find_folder(spec: str) -> Path | None:
     if spec == "gpt2" and not path.exists():
         return None
     if path.exists():
-        return path if path.is_dir() else path.parent
+        folder = path if path.is_dir() else path.parent
+        for name in {FILE, *COMPANIONS, *SAID_IN, *OLD}:
+            if os.path.lexists(folder / name):
+                require_regular(folder / name)
+        return folder
     from huggingface_hub import snapshot_download
 
     names = [FILE, *COMPANIONS, *SAID_IN, *OLD, f"{TEMPLATES}/*.jinja"]
@@ -177,6 +182,8 @@ def _from_file(path: Path) -> Tokenizer:
 def _from_folder(path: Path, spec: str) -> Tokenizer:
     """What transformers builds of a folder that names a class; else its tokenizer.json."""
     raw = _from_file(path / FILE) if (path / FILE).exists() else None
+    if raw is None and not all((path / name).exists() for name in OLD[:2]):  # transformers builds an empty one
+        raise UserError(f"--tokenizer {spec}: holds neither {FILE} nor {OLD[0]} with {OLD[1]}")
     stated = [read_json(path / name) or {} for name in (COMPANIONS[0], "config.json")]
     named = any(said.get(key) for said in stated for key in ("tokenizer_class", "model_type"))
     built, why = None, f"it holds no {FILE}, and {OLD[0]} with {OLD[1]} do not say how text is cut into words"

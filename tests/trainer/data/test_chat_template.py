@@ -115,4 +115,5 @@ def test_odd_files_beside_a_tokenizer_are_one_line(
     assert prepare.main(options) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(("--tokenizer ", "--input "))
+    assert name in line or b"chat_template" not in content
     assert not (tmp_path / "out" / "index.json").exists()

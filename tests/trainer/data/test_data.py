@@ -213,3 +213,10 @@ def test_the_digest_is_that_of_the_tokens_and_not_of_the_folder(dataset: Path, t
         changed["splits"][split]["shards"][0] |= change
         (other / "index.json").write_text(json.dumps(changed))
         assert open_dataset(str(other)).digest != first
+
+
+@pytest.mark.parametrize("other", [{}, {"dtype": "uint16", "splits": []}])
+def test_an_index_of_another_program_is_one_line(tmp_path: Path, other: dict[str, Any]) -> None:
+    (tmp_path / "index.json").write_text(json.dumps({"version": 2, **other}))
+    with pytest.raises(UserError, match=r"index\.json is damaged or of another program; prepare it again"):
+        open_dataset(str(tmp_path))

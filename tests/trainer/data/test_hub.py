@@ -129,6 +129,7 @@ def _identities(folder: Path) -> list[str]:
         "data_files: 'zip://a.jsonl::https://127.0.0.1:9/a.zip'",
         "data_dir: ../other",
         "data_files: link/b.jsonl",
+        '"configs" : [{"config_name": "x", "data_files": "https://127.0.0.1:9/a.jsonl"}]',
     ],
 )
 def test_a_card_that_names_files_outside_of_its_folder_is_refused(tmp_path: Path, card: str) -> None:
@@ -139,7 +140,8 @@ def test_a_card_that_names_files_outside_of_its_folder_is_refused(tmp_path: Path
             (each / f"{name}.jsonl").write_text('{"text": "Light."}\n' * 3)
     (tmp_path / "b.jsonl").write_text('{"text": "Light."}\n' * 3)
     (folder / "link").symlink_to(other)
-    (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  {card}\n---\nText\n")
+    said = f"configs:\n- config_name: default\n  {card}" if card.startswith("data") else card
+    (folder / "README.md").write_text(f"---\n{said}\n---\nText\n")
     with pytest.raises(UserError, match=r"link that leads out of its folder|not in the folder"):
         hub._open(f"hf:{folder}")
 
@@ -161,8 +163,18 @@ def test_a_folder_of_two_formats_is_refused_and_names_both(tmp_path: Path, names
         with pytest.raises(UserError, match=r"several formats") as caught:
             hub._require_whole("hf:x", tmp_path, {})
         assert all(name in str(caught.value) for name in names)
-        (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files: {names[0]}\n---\n")
+        (tmp_path / "README.md").write_text("---\npretty_name: data_files of mine\n---\n")
+        with pytest.raises(UserError, match=r"several formats"):
+            hub._require_whole("hf:x", tmp_path, {})
+        (tmp_path / "README.md").write_text(f"---\n'configs':\n- data_dir: {Path(names[0]).parent}\n---\n")
     hub._require_whole("hf:x", tmp_path, {})
+
+
+@pytest.mark.parametrize("name", ["state.json", "dataset_dict.json"])
+def test_a_folder_of_save_to_disk_is_refused_with_the_way_out(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(UserError, match=r"was saved by save_to_disk; save it as Parquet: ds\.to_parquet"):
+        hub._open(f"hf:{tmp_path}")
 
 
 def test_a_damaged_file_of_a_folder_is_one_line_and_no_reason_to_try_again(tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ FORMS: dict[str, tuple[Record, list[Record], list[Record] | None]] = {
         [SYSTEM, ASKED, TOLD, *said("user: And now?", "assistant: No.")], None),
     "OpenHermes' system": (
         {"conversations": [HUMAN, GPT], "system_prompt": "You are Nemo."}, [SYSTEM, ASKED, TOLD], None),
+    "Alpaca's text": ({"instruction": "Rain?", "output": "It rains.", "prompt": "Do: Rain?", "text": "Rain? It rains."},
+                      [ASKED, TOLD], None),
     "UltraFeedback's": ({"messages": [ASKED, TOLD], "chosen": [ASKED, TOLD], "rejected": [ASKED], "label": 1},
                         [ASKED, TOLD], None),
     "thoughts of an answer that is not learned": (
@@ -227,6 +229,9 @@ REFUSED: list[tuple[Any, str]] = [
     ({"messages": [ASKED, TOLD | {"value": "No."}]}, "message 2 of messages has both value and content"),
     ({"messages": [SYSTEM | {"tools": [WEATHER]}, ASKED, TOLD]}, "leaves out tools of message 1"),
     ({"messages": LYON[:2], "system": "x", "system_prompt": "y"}, "two system prompts"),
+    ({"instruction": "x", "context": "z", "output": "y"}, "it has context beside instruction and output"),
+    ({"prompt": "x", "completion": "y", "history": [["z", "w"]]}, "it has history beside prompt and completion"),
+    ({"prompt": "x", "completion": "y", "thinking": "42"}, "it has thinking beside prompt and completion"),
     ({"messages": LYON[:2], "images": ["a.png"]}, "it has images; only text"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, TOLD]}, "type image_url"),
     ({"conversations": [HUMAN, {"from": "function_call", "value": "look(here)"}, SEEN, GPT]}, "its call: not JSON"),

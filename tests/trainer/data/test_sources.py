@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -20,7 +21,7 @@ from tests.trainer.data.test_documents import TEXTS, pieces, read, records
 from trainer import prepare
 from trainer.data import documents
 from trainer.data.sources import find
-from trainer.errors import UserError
+from trainer.errors import Passing, UserError
 
 TEXT = "Light is not similar, or homogeneal. " * 40
 
@@ -82,6 +83,8 @@ NAMED = """configs:
   - {split: train, path: a.jsonl}
   - {split: test, path: b.jsonl}
 """
+QUOTED = '"configs" : [{"data_files": [{"split": "train", path: a.jsonl}, {"split": "test", path: b.jsonl}]}]\n'
+TOLD = "# split: all\npretty_name: 'the split: none'\n"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +93,7 @@ NAMED = """configs:
         (HEAD, ["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"], ["test", "train"]),
         (HEAD, ["train/0.txt", "dev/0.txt", ".cache/x/test.jsonl"], ["dev", "train"]),
         (HEAD.replace("{}", NAMED), ["a.jsonl", "b.jsonl"], ["train", "test"]),
+        (HEAD.replace("{}", QUOTED), ["a.jsonl", "b.jsonl"], ["train", "test"]),
         (None, ["my_train.jsonl", "my_eval.jsonl.gz"], ["eval", "train"]),
     ],
 )
@@ -110,6 +114,7 @@ def test_a_clone_with_several_splits_is_refused_and_names_them(
     ("head", "names", "read"),
     [
         (HEAD, ["data/train-0.parquet", "data/train-1.parquet"], 2),
+        (HEAD.replace("{}", TOLD), ["data/train-0.jsonl"], 1),
         ("---\ntitle: Notes\n---\nText", ["a.txt"], 2),
         (HEAD, [], 1),
         (None, ["pretrain.jsonl", "testament.jsonl", "valley.jsonl"], 3),
@@ -122,14 +127,16 @@ def test_a_card_is_passed_over_and_another_readme_is_text(
     if head is not None:
         (tmp_path / "README.md").write_text(head.replace("{}", ""))
     assert len(find([str(tmp_path)])) == read
-    passed = bool(head == HEAD and names)
+    passed = bool(head and "license" in head and names)
     assert ("why='card of a data set' files=1 such_as=README.md" in capsys.readouterr().out) == passed
 
 
 class Server(SimpleHTTPRequestHandler):
-    """A web server that answers requests for ranges, as those of datasets do."""
+    """A web server that answers requests for ranges, as those of datasets do; /401 gets the answer 401."""
 
     def send_head(self) -> Any:
+        if (code := self.path[1:]).isdigit():
+            return self.send_error(int(code))
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if asked is None:
             return super().send_head()
@@ -178,6 +185,23 @@ def test_a_web_page_in_place_of_data_is_refused_and_text_is_not(tmp_path: Path, 
             find([f"{web}/{page}"])
     assert find([f"{web}/a.txt"])
     assert find([str(tmp_path / "web" / "page.html")])  # a person saved it
+
+
+@pytest.mark.parametrize(
+    ("failure", "passes"),
+    [(401, False), (404, False), (429, True), (503, True), (socket.EAI_NONAME, False), (socket.EAI_AGAIN, True)],
+)
+def test_what_a_second_try_may_not_meet_is_told_from_a_wrong_name(
+    web: str, failure: int, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: Any, **__: Any) -> None:
+        raise socket.gaierror(failure, "no address")
+
+    if failure < 0:
+        monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(UserError) as caught:
+        find([f"{web}/{failure}" if failure > 0 else f"http://no-host-{-failure}.invalid/a.txt"])
+    assert isinstance(caught.value, Passing) == passes, str(caught.value)
 
 
 @pytest.mark.parametrize(

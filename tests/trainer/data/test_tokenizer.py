@@ -208,6 +208,29 @@ def test_a_tokenizer_of_the_old_format_is_built_by_its_class_as_transformers_bui
         prepare.prepare([str(text)], tmp_path / "other", str(folder), fraction=0.2, shard_tokens=10**6)
 
 
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "4" * 64 + "\nsize 1048576\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"config.json": '{"model_type": "gpt2"}'}, "holds neither tokenizer.json nor vocab.json with merges.txt"),
+        ({"tokenizer_config.json": '{"tokenizer_class": "GPT2Tokenizer"}'}, "holds neither tokenizer.json nor vocab"),
+        ({"tokenizer.json": POINTER}, "tokenizer.json: is a Git LFS pointer, not the file itself; fetch that with git"),
+        ({"tokenizer.json": "{}", "chat_template.jinja": POINTER}, "chat_template.jinja: is a Git LFS pointer"),
+    ],
+)
+def test_a_folder_without_the_files_of_a_tokenizer_is_one_line(
+    tmp_path: Path, files: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    arguments = ["--input", "sample", "--output", str(tmp_path / "out"), "--tokenizer", str(tmp_path)]
+    assert prepare.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
 CHANGES: dict[str, dict[str, Any]] = {
     "a class with a space before each text": {"tokenizer_class": "LlamaTokenizer", "legacy": True},
     "a beginning": {"add_bos_token": True},
