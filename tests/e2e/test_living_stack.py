@@ -125,7 +125,7 @@ def test_who_asks_for_it_gets_another_cluster_and_only_the_next_change_is_asked_
     gke.up()
     (disk,), (cluster,) = gke.cloud.of_type(":Disk"), gke.cloud.of_type("cluster:Cluster")
     assert disk.inputs["zone"] == cluster.inputs["location"] == "us-central1-b"
-    assert made(gke, mark) == before, "and trains there"
+    assert made(gke, mark) >= before, "all that lived lives there"
     assert gke.preview() == {}
     assert "cluster.replace" in gke.text
     gke.configure(cluster={"replace": False})
