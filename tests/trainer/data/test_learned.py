@@ -97,9 +97,6 @@ BESIDE: list[tuple[str, Record, list[str]]] = [
     (CHATML, {"messages": [ASKED, TOLD | {"channel": "analysis"}]}, ["assistant.channel"]),
     (CHATML, {"messages": [ASKED, TOLD | {"thought": "Hm"}]}, ["assistant.thought"]),
     (CHATML, {"messages": [ASKED, TOLD | {"thought": THOUGHT, "weight": 0}, ASKED, TOLD]}, ["assistant.thought"]),
-    (CHATML, {"messages": None, "instruction": "Rain?", "output": "It rains.", "context": LONG}, ["context"]),
-    (CHATML, {"messages": None, "prompt": "Rain?", "completion": " It rains.", "history": [[LONG, "No."]]},
-     ["history"]),
     (CHATML, {"messages": None, "prompt": [ASKED], "completion": [TOLD], "notes": LONG}, ["notes"]),
 ]  # fmt: skip
 
