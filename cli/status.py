@@ -108,7 +108,7 @@ def all_of(targets: list[Target], kubeconfig: str | None, price: float | None = 
 def _priced(found: TrainingStatus, training: str, kinds: dict[str, str], price: float | None) -> TrainingStatus:
     """With node kinds and the cost of the training so far, of as many nodes as it wants at once."""
     counts: dict[str, int] = {}
-    for node in {pod.node for pod in found.pods if pod.state == "Running"}:
+    for node in sorted({pod.node for pod in found.pods if pod.state == "Running"}):
         if kind := kinds.get(node):
             counts[kind] = counts.get(kind, 0) + 1
     cost = None if price is None else price * found.wanted * found.lasted(datetime.now(UTC)) / 3600
