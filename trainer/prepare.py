@@ -371,11 +371,9 @@ def _sweep(output: Path, index: dict[str, Any], work: Path | None = None) -> Non
     for path in (path for name in SPLITS for path in output.glob(f"{name}-*.bin")):
         if path.name not in kept and not (work and f"-{work.name}-" in path.name):
             path.unlink()
-    for path in (output / PROGRESS).glob("*"):
-        if path != work:
-            shutil.rmtree(path, ignore_errors=True)
-    if work is None:
-        shutil.rmtree(output / PROGRESS, ignore_errors=True)
+    unfinished = output / PROGRESS
+    for path in [each for each in unfinished.glob("*") if each != work] if work else [unfinished]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -41,9 +41,10 @@ def of_existing(config: StackConfig, stack: str) -> Iterator[Finding]:
         yield from error.problems
         return
     yield builder(image)
-    _, offer = find_context(config.cluster.context or "", config.cluster.kubeconfig, stack)
-    if image.builder != "prebuilt" and image.registry and not offer.account_for(image.registry):
-        yield registry(image.registry, image.insecure)
+    if image.builder != "prebuilt" and image.registry:
+        _, offer = find_context(config.cluster.context or "", config.cluster.kubeconfig, stack)
+        if not offer.account_for(image.registry):
+            yield registry(image.registry, image.insecure)
 
 
 def registry(address: str, insecure: bool) -> Finding:
