@@ -1,5 +1,6 @@
 """Files of the volume: reads that say what a name stands for, writes that a kill leaves undone or complete."""
 
+import contextlib
 import errno
 import fnmatch
 import hashlib
@@ -9,9 +10,10 @@ import re
 import shutil
 import stat
 import sys
+from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from trainer.errors import UserError
 
@@ -96,8 +98,9 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomic(path: Path, text: str, durable: bool = True) -> None:
-    """Replace `path` by `text`: a reader sees the old content or the new, never a part.
+@contextlib.contextmanager
+def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
+    """A file to write, which replaces `path` at the end: a reader sees the old content or the new, never a part.
 
     durable=False leaves out the fsyncs, for files that are rewritten every few seconds.
     """
@@ -105,17 +108,23 @@ def write_atomic(path: Path, text: str, durable: bool = True) -> None:
     temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     try:
         temporary.unlink(missing_ok=True)
-        with open(temporary, "x", encoding="utf-8") as file:  # a link there would be followed
-            file.write(text)
+        with open(temporary, "xb") as file:  # a link there would be followed
+            yield file
             file.flush()
             if durable:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
     if durable:
         fsync(path.parent)
+
+
+def write_atomic(path: Path, text: str, durable: bool = True) -> None:
+    """Replace `path` by `text` as `replacing` does."""
+    content = text.encode()
+    with replacing(path, durable) as file:
+        file.write(content)
 
 
 def write_json(path: Path, value: Any, durable: bool = True) -> None:

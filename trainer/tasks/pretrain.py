@@ -23,7 +23,7 @@ from trainer.models.causal import IGNORED
 from trainer.models.generation import continuations
 from trainer.models.gpt2 import LanguageModel
 from trainer.parallel.world import World
-from trainer.tasks.work import Interrupted, Weights, Work
+from trainer.tasks.work import Weights, Work, shares
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -180,21 +180,14 @@ class Validation:
         """Mean token loss in nats. Raises Interrupted on every worker once `stopping()` is true on any."""
         total = torch.zeros((), device=world.device, dtype=torch.float64)
         count = torch.zeros((), device=world.device, dtype=torch.float64)
-        batches = math.ceil(len(self._windows) / self._micro_batch)
-        model.eval()
-        for turn in range(math.ceil(batches / world.size)):
-            if world.any(stopping()):
-                model.train()
-                raise Interrupted
-            first = (turn * world.size + world.rank) * self._micro_batch
-            chosen = self._windows[first : first + self._micro_batch]
+        for number in shares(model, math.ceil(len(self._windows) / self._micro_batch), world, stopping):
+            chosen = self._windows[number * self._micro_batch :][: self._micro_batch]
             # Without windows left, run a pass of weight 0: divided weights are gathered from all workers.
             weight, chosen = (1, chosen) if len(chosen) else (0, self._windows[: self._micro_batch])
             parts = [torch.from_numpy(part).to(world.device) for part in self._gather(chosen)]
             with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
                 total += model(*parts).double() * weight
             count += (parts[1] != IGNORED).sum() * weight
-        model.train()
         loss_sum, tokens = world.sum(total, count).tolist()
         self._latest = loss_sum / tokens
         return self._latest

@@ -27,8 +27,8 @@ from trainer.models import capacity, loading, networks
 from trainer.parallel.world import World
 from trainer.tasks import squad_data
 from trainer.tasks.pretrain import spread
-from trainer.tasks.squad_data import Batches, Feature, Question, collate, kept_features, read_questions
-from trainer.tasks.work import Interrupted, Weights, Work
+from trainer.tasks.squad_data import Batches, Question, Windows, collate, kept_windows, read_questions
+from trainer.tasks.work import Weights, Work, shares
 
 if TYPE_CHECKING:
     from transformers.modeling_utils import PreTrainedModel
@@ -50,7 +50,7 @@ def build(config: Config, most: int | None = None) -> Work:
     asked = [asked[number] for number in spread(len(asked), settings.validation_examples or len(asked))]
     shape = (tokenizer, config.sequence_length, settings.document_stride, settings.question_tokens)
     folder = Path(config.run.directory) / FEATURES
-    made = kept_features(learn, *shape, folder)
+    made = kept_windows(learn, *shape, folder)
     padding = int(tokenizer.pad_token_id or 0)
     # A fixed length needs one compiled graph only, and lengths rounded up could exceed the encoder's positions.
     fixed = config.compile == "true" or config.sequence_length % squad_data.ALIGNMENT != 0
@@ -67,8 +67,8 @@ def build(config: Config, most: int | None = None) -> Work:
         windows_per_step=windows,
         steps_per_epoch=math.ceil(len(made) / windows),
     )
-    module = SpanModel(net, kinds=made[0].kinds is not None)
-    validation = Validation(module, asked, kept_features(asked, *shape, folder), settings, size, padding, length)
+    module = SpanModel(net, kinds=bool(made.kinds.size))
+    validation = Validation(module, asked, kept_windows(asked, *shape, folder), settings, size, padding, length)
 
     def save_model(weights: Weights, folder: Path) -> None:
         networks.save(net, weights, folder)
@@ -173,13 +173,13 @@ class Validation:
         self,
         module: SpanModel,
         questions: list[Question],
-        made: list[Feature],
+        made: Windows,
         settings: QuestionAnswering,
         micro_batch: int,
         padding: int,
         length: int | None,
     ) -> None:
-        self._module, self._questions, self._features = module, questions, made
+        self._module, self._questions, self._made = module, questions, made
         self._micro_batch, self._settings = micro_batch, settings
         self._padding, self._length = padding, length
         self._may_be_null = any(not question.answers for question in questions)
@@ -195,35 +195,27 @@ class Validation:
         """Mean loss of a window; sets `figures` on every worker. Raises Interrupted."""
         total = torch.zeros((), device=world.device, dtype=torch.float64)
         candidates: list[tuple[int, float, int, int, float]] = []
-        groups = math.ceil(len(self._features) / self._micro_batch)
-        model.eval()
-        try:
-            for turn in range(math.ceil(groups / world.size)):
-                if world.any(stopping()):
-                    raise Interrupted
-                first = (turn * world.size + world.rank) * self._micro_batch
-                chosen = self._features[first : first + self._micro_batch]
-                if not chosen:
-                    continue
-                arrays = collate(chosen, self._padding, self._length)
-                ids, mask, kinds, starts, ends = (torch.from_numpy(part).to(world.device) for part in arrays)
-                with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
-                    begin, end = self._module.scores(ids, mask, kinds)
-                total += span_loss(begin, end, starts, ends).double()
-                pairs = zip(chosen, begin.cpu().numpy(), end.cpu().numpy(), strict=True)
-                candidates += [self._candidate(feature, *scores) for feature, *scores in pairs]
-        finally:
-            model.train()
+        size = self._micro_batch
+        for number in shares(model, math.ceil(len(self._made) / size), world, stopping):
+            chosen = range(len(self._made))[number * size :][:size]
+            if not chosen:
+                continue
+            arrays = collate(self._made, chosen, self._padding, self._length)
+            ids, mask, kinds, starts, ends = (torch.from_numpy(part).to(world.device) for part in arrays)
+            with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
+                begin, end = self._module.scores(ids, mask, kinds)
+            total += span_loss(begin, end, starts, ends).double()
+            pairs = zip(chosen, begin.cpu().numpy(), end.cpu().numpy(), strict=True)
+            candidates += [self._candidate(window, *scores) for window, *scores in pairs]
         self._judge([each for part in world.gather(candidates) for each in part])
-        return float(world.sum(total)[0]) / len(self._features)
+        return float(world.sum(total)[0]) / len(self._made)
 
-    def _candidate(self, feature: Feature, begin: np.ndarray, end: np.ndarray) -> tuple[int, float, int, int, float]:
+    def _candidate(self, window: int, begin: np.ndarray, end: np.ndarray) -> tuple[int, float, int, int, float]:
         """Question, score and character range of a window's best answer, and the score of no answer."""
-        allowed = np.zeros(len(begin), dtype=bool)
-        allowed[: len(feature.ids)] = feature.spans[:, 0] >= 0
-        best, first, last = best_span(begin, end, allowed, self._settings.answer_tokens)
-        start, stop = feature.spans[first, 0], feature.spans[last, 1]  # -1, -1 when the window holds no text
-        return feature.question, best, int(start), int(stop), float(begin[0] + end[0])
+        spans = self._made.spans[self._made.tokens(window)]
+        best, first, last = best_span(begin, end, spans[:, 0] >= 0, self._settings.answer_tokens)
+        start, stop = spans[first, 0], spans[last, 1]  # -1, -1 when the window holds no text
+        return int(self._made.places[window, 0]), best, int(start), int(stop), float(begin[0] + end[0])
 
     def _judge(self, candidates: list[tuple[int, float, int, int, float]]) -> None:
         best: dict[int, tuple[float, int, int]] = {}
@@ -269,7 +261,7 @@ def best_span(starts: np.ndarray, ends: np.ndarray, allowed: np.ndarray, longest
     """The best start + end score and its first and last token, over spans of at most `longest` allowed tokens.
 
     It searches all spans, not only the best twenty starts and ends. Arrays of one window: scores float [length];
-    allowed bool [length], a run of tokens without a gap.
+    allowed bool [tokens], a run of tokens without a gap; what pads a window is behind them.
     """
     places = np.flatnonzero(allowed)
     if len(places) == 0:

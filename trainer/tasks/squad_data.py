@@ -5,15 +5,16 @@ qas -> question, answers with text and answer_start, and in version 2 is_impossi
 is cut into several that overlap.
 
 SQuAD takes a processor a minute to tokenise and a second to read back, so the windows are kept in a file, which a
-restart reads. Its name is a hash of questions, tokenizer and lengths: a change of one makes a new file.
+restart reads. Its name is a hash of questions, tokenizer and lengths: a change of one makes a new file. A run does
+without it where it is damaged or cannot be written.
 """
 
 import dataclasses
 import hashlib
 import json
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,14 @@ from trainer.config.values import shown, unique_keys
 from trainer.data import hub, sources
 from trainer.data.batches import order
 from trainer.errors import UserError, cause, one_line
-from trainer.files import fsync
+from trainer.files import replacing
 
 ALIGNMENT = 32
 """Micro-batches are padded to a multiple of this, so that few different lengths occur."""
 ENCODED = 256
 """Questions encoded in one call."""
-FORMAT = 2
-"""Raise it when features() gives other windows for the same questions."""
+FORMAT = 3
+"""Raise it when make_windows() gives other windows for the same questions, or Windows has other fields."""
 
 
 @dataclass(frozen=True)
@@ -116,27 +117,36 @@ def _records(key: str, spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @dataclass(frozen=True)
-class Feature:
-    """One window."""
+class Windows:
+    """The windows of all questions end to end, in arrays that a file keeps as they are."""
 
-    question: int
-    """The index of its question."""
+    sizes: np.ndarray
+    """int32 [windows]: tokens of each, without padding."""
+    places: np.ndarray
+    """int32 [windows, 3]: the index of its question, and the first and last token of the answer; 0 and 0 (the first
+    token of the window) where it is not in the window."""
     ids: np.ndarray
-    """int32 [length], without padding."""
-    kinds: np.ndarray | None
-    """token_type_ids of the same shape, for models that have them."""
+    """int32 [tokens]."""
     spans: np.ndarray
-    """int32 [length, 2]: first and last character + 1 of each token in the text; (-1, -1) for other tokens."""
-    start: int
-    """First token of the answer; 0 (the first token of the window) when it is not in the window."""
-    end: int
+    """int32 [tokens, 2]: first and last character + 1 of each token in the text; (-1, -1) for other tokens."""
+    kinds: np.ndarray
+    """token_type_ids, uint8 [tokens]; empty for models without them."""
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def tokens(self, window: int) -> slice:
+        """The place of a window's tokens in the arrays."""
+        return slice(self._ends[window] - self.sizes[window], self._ends[window])
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        return np.cumsum(self.sizes, dtype=np.int64)
 
 
-def features(
-    questions: list[Question], tokenizer: Any, length: int, stride: int, question_tokens: int
-) -> list[Feature]:
+def make_windows(questions: list[Question], tokenizer: Any, length: int, stride: int, question_tokens: int) -> Windows:
     """The windows of all questions, in order. The answer to learn is the first."""
-    made: list[Feature] = []
+    made: dict[str, list[Any]] = {field.name: [] for field in dataclasses.fields(Windows)}
     for first in range(0, len(questions), ENCODED):
         batch = questions[first : first + ENCODED]
         asked = [_cut(each.question.strip(), tokenizer, question_tokens) for each in batch]
@@ -150,16 +160,16 @@ def features(
             return_offsets_mapping=True,
             return_attention_mask=False,
         )
-        owners = encoded["overflow_to_sample_mapping"]
-        for row, owner in enumerate(owners):
-            kinds = encoded["token_type_ids"][row] if "token_type_ids" in encoded else None
+        for row, owner in enumerate(encoded["overflow_to_sample_mapping"]):
             spans = np.array(encoded["offset_mapping"][row], dtype=np.int32)
             spans[[place != 1 for place in encoded.sequence_ids(row)]] = -1
-            ids = np.array(encoded["input_ids"][row], dtype=np.int32)
-            start, end = _answer(batch[owner], spans)
-            kinds = None if kinds is None else np.array(kinds, dtype=np.int32)
-            made.append(Feature(first + owner, ids, kinds, spans, start, end))
-    return made
+            made["sizes"].append(len(spans))
+            made["places"].append((first + owner, *_answer(batch[owner], spans)))
+            made["ids"].append(np.array(encoded["input_ids"][row], np.int32))
+            made["spans"].append(spans)
+            made["kinds"].append(np.array(encoded.get("token_type_ids", {row: []})[row], np.uint8))
+    numbers = {name: np.array(made.pop(name), np.int32) for name in ("sizes", "places")}
+    return Windows(**numbers, **{name: np.concatenate(parts) for name, parts in made.items()})
 
 
 def _cut(question: str, tokenizer: Any, most: int) -> str:
@@ -181,16 +191,26 @@ def _answer(question: Question, spans: np.ndarray) -> tuple[int, int]:
     return int(tokens[0]), int(tokens[-1])
 
 
-def kept_features(
+def kept_windows(
     questions: list[Question], tokenizer: Any, length: int, stride: int, question_tokens: int, folder: Path
-) -> list[Feature]:
-    """features(), read from `folder` if a worker has written them before."""
+) -> Windows:
+    """make_windows(), read from `folder` if a worker has written them before."""
     shape = (length, stride, question_tokens)
     path = folder / f"{_digest(questions, tokenizer, shape)}.npz"
-    if path.exists():
-        return _read_kept(path)
-    made = features(questions, tokenizer, *shape)
-    _write_kept(path, made)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return Windows(**file)
+    except FileNotFoundError:
+        pass
+    except Exception as error:  # whatever zipfile and numpy make of a damaged file
+        log.warn("questions_damaged", file=path, reason=repr(cause(error)), then="'they are tokenised again'")
+    made = make_windows(questions, tokenizer, *shape)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            np.savez(file, **{field.name: getattr(made, field.name) for field in dataclasses.fields(made)})
+    except OSError as error:
+        log.warn("questions_not_kept", file=path, reason=repr(cause(error)), then="'a restart tokenises them again'")
     return made
 
 
@@ -209,47 +229,17 @@ def _digest(questions: list[Question], tokenizer: Any, shape: tuple[int, int, in
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
-def _write_kept(path: Path, made: list[Feature]) -> None:
-    """Write all windows end to end; a reader sees all of them or no file."""
-    arrays = {
-        "lengths": np.array([len(each.ids) for each in made], np.int32),
-        "places": np.array([(each.question, each.start, each.end) for each in made], np.int32),
-        "ids": np.concatenate([each.ids for each in made]),
-        "spans": np.concatenate([each.spans for each in made]),
-    }
-    kinds = [each.kinds for each in made if each.kinds is not None]
-    if kinds:
-        arrays["kinds"] = np.concatenate(kinds).astype(np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
-    with open(temporary, "wb") as file:
-        np.savez(file, **arrays)
-    fsync(temporary)
-    os.replace(temporary, path)
-
-
-def _read_kept(path: Path) -> list[Feature]:
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    cuts = np.cumsum(arrays["lengths"])[:-1]
-    ids, spans = np.split(arrays["ids"], cuts), np.split(arrays["spans"], cuts)
-    kinds = np.split(arrays["kinds"].astype(np.int32), cuts) if "kinds" in arrays else [None] * len(ids)
-    rows = zip(arrays["places"].tolist(), ids, kinds, spans, strict=True)
-    return [Feature(place[0], words, kind, span, place[1], place[2]) for place, words, kind, span in rows]
-
-
-def collate(chosen: list[Feature], padding: int, length: int | None = None) -> tuple[np.ndarray, ...]:
+def collate(made: Windows, chosen: Sequence[int], padding: int, length: int | None = None) -> tuple[np.ndarray, ...]:
     """int64 ids, mask and kinds [windows, length], starts and ends [windows]. length None: the least that fits."""
-    longest = max(len(feature.ids) for feature in chosen)
-    width = length or -(-longest // ALIGNMENT) * ALIGNMENT
+    width = length or -(-int(made.sizes[chosen].max()) // ALIGNMENT) * ALIGNMENT
     ids = np.full((len(chosen), width), padding, dtype=np.int64)
     mask, kinds = np.zeros_like(ids), np.zeros_like(ids)
-    for row, feature in enumerate(chosen):
-        ids[row, : len(feature.ids)] = feature.ids
-        mask[row, : len(feature.ids)] = 1
-        if feature.kinds is not None:
-            kinds[row, : len(feature.ids)] = feature.kinds
-    starts, ends = (np.array([getattr(each, name) for each in chosen], dtype=np.int64) for name in ("start", "end"))
+    for row, window in enumerate(chosen):
+        size, part = made.sizes[window], made.tokens(window)
+        ids[row, :size], mask[row, :size] = made.ids[part], 1
+        if made.kinds.size:
+            kinds[row, :size] = made.kinds[part]
+    _, starts, ends = made.places[chosen].astype(np.int64).T
     return ids, mask, kinds, starts, ends
 
 
@@ -257,17 +247,16 @@ class Batches:
     """Micro-batches of windows: each window once an epoch, in an order that (seed, step) gives."""
 
     def __init__(
-        self, made: list[Feature], micro_batch: int, per_step: int, seed: int, padding: int, length: int | None
+        self, made: Windows, micro_batch: int, per_step: int, seed: int, padding: int, length: int | None
     ) -> None:
-        self._features, self._micro_batch, self._seed = made, micro_batch, seed
+        self._made, self._micro_batch, self._seed = made, micro_batch, seed
         self._padding, self._length = padding, length
         self.per_step = per_step
 
     def get(self, step: int, number: int) -> tuple[np.ndarray, ...]:
         first = (step * self.per_step + number) * self._micro_batch
         places = np.arange(first, first + self._micro_batch, dtype=np.uint64)
-        chosen = [self._features[index] for index in order(places, len(self._features), self._seed)]
-        return collate(chosen, self._padding, self._length)
+        return collate(self._made, order(places, len(self._made), self._seed).tolist(), self._padding, self._length)
 
     def epoch(self, step: int) -> float:
-        return step * self.per_step * self._micro_batch / len(self._features)
+        return step * self.per_step * self._micro_batch / len(self._made)

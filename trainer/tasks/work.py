@@ -5,7 +5,8 @@ loop (loop.py) does the rest. So every task has the same exact resume, the same 
 the same checkpoints and the same metrics.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -44,6 +45,22 @@ class Interrupted(Exception):
     """The workers agreed to stop in the middle of an evaluation."""
 
 
+def shares(model: nn.Module, groups: int, world: "World", stopping: Callable[[], bool]) -> Iterator[int]:
+    """The numbers of the groups that this worker evaluates, with `model` in eval mode meanwhile.
+
+    Groups are dealt in turns; in the last turn, a worker without one gets a number from `groups` on. Raises Interrupted
+    on every worker once `stopping()` is true on any: the workers vote before each turn.
+    """
+    model.eval()
+    try:
+        for turn in range(math.ceil(groups / world.size)):
+            if world.any(stopping()):
+                raise Interrupted
+            yield turn * world.size + world.rank
+    finally:
+        model.train()
+
+
 class Validation(Protocol):
     """The loss on a fixed set of held-out items."""
 
@@ -52,8 +69,7 @@ class Validation(Protocol):
     ) -> float:
         """Mean item loss in nats, the same on every worker. `model` is Work.module or what wraps it.
 
-        dtype is autocast's; fp32 means none. Raises Interrupted on every worker once `stopping()` is true on
-        any: the workers vote before each micro-batch.
+        dtype is autocast's; fp32 means none. Raises Interrupted as `shares` does.
         """
         ...
 

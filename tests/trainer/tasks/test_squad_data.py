@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from trainer.errors import UserError
 from trainer.tasks import squad_data
-from trainer.tasks.squad_data import Feature, Question, features
+from trainer.tasks.squad_data import Question, Windows, make_windows
 
 KEY = "question_answering.train"
 QUESTIONS = squad_data.read_questions(KEY, str(Path(__file__).parent / "squad.json"))
@@ -38,40 +38,59 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one with each tokenisation."""
     calls: list[int] = []
 
-    def counted(questions: list[Question], *rest: Any) -> list[Feature]:
+    def counted(questions: list[Question], *rest: Any) -> Windows:
         calls.append(len(questions))
-        return features(questions, *rest)
+        return make_windows(questions, *rest)
 
-    monkeypatch.setattr(squad_data, "features", counted)
+    monkeypatch.setattr(squad_data, "make_windows", counted)
     return calls
 
 
-def assert_equal(found: list[Feature], expected: list[Feature]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        assert (one.question, one.start, one.end) == (other.question, other.start, other.end)
-        for name in ("ids", "kinds", "spans"):
-            assert np.array_equal(getattr(one, name), getattr(other, name))
-            assert getattr(one, name).dtype == getattr(other, name).dtype
+def assert_kept(questions: list[Question], words: Any, shape: tuple[int, int, int], folder: Path) -> None:
+    """What is read back is what was made."""
+    expected = dataclasses.astuple(make_windows(questions, words, *shape))
+    for one, other in zip(
+        dataclasses.astuple(squad_data.kept_windows(questions, words, *shape, folder)), expected, strict=True
+    ):
+        assert np.array_equal(one, other)
+        assert one.dtype == other.dtype
 
 
-def test_what_is_read_is_what_was_made(words: Any, made: list[int], tmp_path: Path) -> None:
-    found = [squad_data.kept_features(QUESTIONS, words, *SHAPE, tmp_path) for _ in range(2)]
-    assert len(made) == 1
-    for each in found:
-        assert_equal(each, features(QUESTIONS, words, *SHAPE))
+def test_questions_are_tokenised_once_and_anew_when_anything_changed(
+    words: Any, made: list[int], tmp_path: Path
+) -> None:
+    changed = [dataclasses.replace(QUESTIONS[0], context=QUESTIONS[0].context + " End"), *QUESTIONS[1:]]
+    for questions, shape in ((QUESTIONS, SHAPE), (changed, SHAPE), (QUESTIONS, (40, 8, 12)), (QUESTIONS, (48, 9, 12))):
+        for _ in range(2):
+            assert_kept(questions, words, shape, tmp_path)
     words.model_input_names = ["input_ids", "attention_mask"]  # a model without token types
     for _ in range(2):
-        found = squad_data.kept_features(QUESTIONS, words, *SHAPE, tmp_path)
-        assert all(each.kinds is None for each in found)
+        assert_kept(QUESTIONS, words, SHAPE, tmp_path)
+    assert len(made) == 5
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip", None, "half", "other"])
+def test_a_damaged_file_of_kept_windows_is_made_again(
+    words: Any, made: list[int], tmp_path: Path, content: bytes | str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_kept(QUESTIONS, words, SHAPE, tmp_path)
+    (path,) = tmp_path.glob("*.npz")
+    whole = path.read_bytes()
+    damage = {None: bytes(len(whole)), "half": whole[: len(whole) // 2], "other": whole.replace(b"spans", b"spins")}
+    path.write_bytes(content if isinstance(content, bytes) else damage[content])
+    assert_kept(QUESTIONS, words, SHAPE, tmp_path)
+    assert capsys.readouterr().out.count("event=questions_damaged") == 1
+    assert path.read_bytes() == whole
     assert len(made) == 2
 
 
-def test_other_questions_and_other_lengths_are_made_anew(words: Any, made: list[int], tmp_path: Path) -> None:
-    changed = [dataclasses.replace(QUESTIONS[0], context=QUESTIONS[0].context + " End"), *QUESTIONS[1:]]
-    for questions, shape in ((QUESTIONS, SHAPE), (changed, SHAPE), (QUESTIONS, (40, 8, 12)), (QUESTIONS, (48, 9, 12))):
-        expected = features(questions, words, *shape)
-        assert_equal(squad_data.kept_features(questions, words, *shape, tmp_path), expected)
-    assert len(made) == 4
+def test_where_nothing_can_be_kept_the_run_goes_on(
+    words: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "full").symlink_to("/dev/full")
+    assert_kept(QUESTIONS, words, SHAPE, tmp_path / "full")
+    (line,) = capsys.readouterr().out.splitlines()[-1:]
+    assert line.startswith("event=questions_not_kept file=")
 
 
 @pytest.mark.parametrize(
