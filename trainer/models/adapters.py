@@ -99,18 +99,20 @@ class Adapter:
                 f"model.name: {self._base['model']} has other weights than the model that {folder.parent} was trained "
                 f"on ({base.get('model', 'not known')}); name that one, or use another run.directory"
             )
-        own, found = trained(self._net), load_file(folder / WEIGHTS)
-        for name in sorted(found.keys() | {_published_name(name) for name in own}):
-            here, there = ({_published_name(key): value for key, value in own.items()}.get(name), found.get(name))
-            if here is None or there is None or here.shape != there.shape:
-                shapes = ["missing" if each is None else tuple(each.shape) for each in (there, here)]
+        own, found = (
+            {_published_name(key): value for key, value in trained(self._net).items()},
+            load_file(folder / WEIGHTS),
+        )
+        for name in sorted(found.keys() | own.keys()):
+            shapes = [tuple(each[name].shape) if name in each else "missing" for each in (found, own)]
+            if shapes[0] != shapes[1]:
                 raise UserError(
                     f"{folder.parent} holds another adapter: {name} is {shapes[0]} there and {shapes[1]} here; use "
                     "its adapter.rank and adapter.targets, or another run.directory"
                 )
         with torch.no_grad():
             for name, value in own.items():
-                value.copy_(found[_published_name(name)])
+                value.copy_(found[name])
 
 
 def is_folder(path: str | Path) -> bool:

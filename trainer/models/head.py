@@ -8,7 +8,7 @@ before its scale is known. The gradient is linear in that scale, and the backwar
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,23 +162,34 @@ def token_loss(
     hidden [tokens, width] and weight [padded vocabulary, width] have one dtype; targets int64 [tokens]. Rows of the
     weight from `vocabulary` on get no probability and no gradient. With `tied`, the weight's gradient goes there.
     """
-    if torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad):
-        return _TokenLoss.apply(hidden, weight, targets, vocabulary, kernels, chunk, tied)
-    total = torch.zeros((), device=hidden.device)
-    for part, labels in zip(hidden.split(chunk), targets.split(chunk), strict=True):
-        total = total + kernels.losses(part @ weight.t(), labels, vocabulary)
-    return total
+    if not torch.is_grad_enabled() or not (hidden.requires_grad or weight.requires_grad):
+        total = torch.zeros((), device=hidden.device)
+        for part, labels in zip(hidden.split(chunk), targets.split(chunk), strict=True):
+            total = total + kernels.losses(part @ weight.t(), labels, vocabulary)
+        return total
+
+    def replace(logits: torch.Tensor, part: slice, scale: float) -> torch.Tensor:
+        labels = targets[part]
+        loss, at_target = kernels.replace_by_gradient(logits, labels, vocabulary, scale)
+        logits[torch.arange(len(labels), device=labels.device), labels] = at_target[:, 0].to(logits.dtype)
+        return loss
+
+    return ChunkedLoss.apply(hidden, weight, replace, chunk, tied)
 
 
-class _TokenLoss(torch.autograd.Function):
+class ChunkedLoss(torch.autograd.Function):
+    """The sum of a loss of the logits hidden weight^T, which exist for `chunk` tokens at a time.
+
+    replace(logits, part, scale): the loss of the tokens hidden[part]; it overwrites their logits with its gradient
+    times `scale`, zeros in padding.
+    """
+
     @staticmethod
     def forward(
         ctx: Any,
         hidden: torch.Tensor,
         weight: torch.Tensor,
-        targets: torch.Tensor,
-        vocabulary: int,
-        kernels: Kernels,
+        replace: Callable[[torch.Tensor, slice, float], torch.Tensor],
         chunk: int,
         tied: TiedGradient | None,
     ) -> torch.Tensor:
@@ -186,19 +197,15 @@ class _TokenLoss(torch.autograd.Function):
         total = torch.zeros((), device=hidden.device)
         weight_gradient: torch.Tensor | None = None
         hidden_gradient = torch.empty_like(hidden)
-        several = hidden.shape[0] > chunk
-        for part, labels, out in zip(
-            hidden.split(chunk), targets.split(chunk), hidden_gradient.split(chunk), strict=True
-        ):
-            logits = part @ weight.t()
-            loss, at_target = kernels.replace_by_gradient(logits, labels, vocabulary, scale)
-            logits[torch.arange(len(labels), device=labels.device), labels] = at_target[:, 0].to(logits.dtype)
-            total += loss
-            torch.mm(logits, weight, out=out)
-            product = summed_product(logits, part) if ctx.needs_input_grad[1] or tied else None
+        for first in range(0, max(1, len(hidden)), chunk):  # also where no token has a loss
+            part = slice(first, first + chunk)
+            logits = hidden[part] @ weight.t()
+            total += replace(logits, part, scale)
+            torch.mm(logits, weight, out=hidden_gradient[part])
+            product = summed_product(logits, hidden[part]) if ctx.needs_input_grad[1] or tied else None
             del logits
             if weight_gradient is None or product is None:
-                weight_gradient = product.float() if product is not None and several else product
+                weight_gradient = product.float() if product is not None and len(hidden) > chunk else product
             else:
                 weight_gradient += product
         ctx.save_for_backward(hidden_gradient, weight_gradient)
@@ -210,14 +217,9 @@ class _TokenLoss(torch.autograd.Function):
         hidden_gradient, weight_gradient = ctx.saved_tensors
         factor = outer[0] / ctx.scale
         hidden_gradient = (hidden_gradient * factor).to(hidden_gradient.dtype)
-        if weight_gradient is None:
-            return hidden_gradient, None, None, None, None, None, None
-        weight_gradient = (
-            weight_gradient.float().mul_(factor)
-            if weight_gradient.dtype != torch.float32
-            else (weight_gradient * factor)
-        )
+        if weight_gradient is not None:
+            wide = weight_gradient.dtype == torch.float32
+            weight_gradient = weight_gradient * factor if wide else weight_gradient.float().mul_(factor)
         if ctx.tied is not None:
-            ctx.tied.matrix = weight_gradient
-            weight_gradient = None
-        return hidden_gradient, weight_gradient, None, None, None, None, None
+            ctx.tied.matrix, weight_gradient = weight_gradient, None
+        return hidden_gradient, weight_gradient, None, None, None

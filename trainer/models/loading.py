@@ -67,13 +67,16 @@ def from_options(options: argparse.Namespace) -> Source:
     return replace(found, base=options.base)
 
 
-def from_run(run: Path, step: int | None = None) -> Source:
-    """The checkpoint of `step`, or the newest one that verifies; of a fetched run the model that came."""
+def from_run(run: Path, step: int | None = None, key: str = "--run") -> Source:
+    """The checkpoint of `step`, or the newest one that verifies; of a fetched run the model that came.
+
+    key: the option or setting that gave the run, for error messages.
+    """
     run = run_of(run)
     if not run.is_dir():
-        raise UserError(f"--run {run}: no such folder; give the run.directory of a training")
+        raise UserError(f"{key}: {run} is no folder; give the run.directory of a training")
     if not list_checkpoints(run) and fetched_model(run):
-        found = _verified(run, f"--run {run}")
+        found = _verified(run, f"{key} {run}")
         if step not in (None, found.step):
             raise UserError(
                 f"--step {step}: only step {found.step} was fetched; trainyard fetch --all brings every one"
@@ -83,7 +86,7 @@ def from_run(run: Path, step: int | None = None) -> Source:
         found = newest_checkpoint(run)
         if found is None:
             damaged = " (those named above are damaged)" if list_checkpoints(run) else ""
-            raise UserError(f"--run {run}: holds no checkpoint that verifies{damaged}; give a run that has saved one")
+            raise UserError(f"{key}: {run} holds no checkpoint that verifies{damaged}; give a run that has saved one")
         return _from_checkpoint(found)
     path = checkpoint_folder(run, step)
     if not path.is_dir():
@@ -99,10 +102,7 @@ def from_name(name: str, key: str) -> Source:
     """
     path = Path(name)
     if (path / "checkpoints").is_dir():
-        found = newest_checkpoint(path)
-        if found is None:
-            raise UserError(f"{key}: the run {name} holds no checkpoint that verifies; give one that does")
-        return _from_checkpoint(found)
+        return from_run(path, key=key)
     if (path / MANIFEST).is_file() and (path / "model").is_dir():
         return _verified(path, f"{key} {name}")
     if path.is_dir():
@@ -210,18 +210,23 @@ def weights(folder: Path) -> int:
     return total
 
 
-def read_weights(kind: Any, model: str, config: Any, dtype: Any, fresh_head: bool = False) -> Any:
+def read_weights(
+    key: str, name: str, model: str, kind: Any, config: Any, dtype: Any = "float32", fresh_head: bool = False
+) -> Any:
     """The model with its stored weights, in this class of transformers; "auto" keeps their type.
 
-    fresh_head: the files may lack what stands on the base model. Raises UserError if they lack other tensors.
+    fresh_head: the files may lack what stands on the base model. Raises UserError, with the `key` and the `name` that
+    it has there, if they lack other tensors, cannot be read, or this machine cannot hold them.
     """
-    net, details = kind.from_pretrained(
-        model, config=config, dtype=dtype, output_loading_info=True, use_safetensors=True, trust_remote_code=False
-    )
-    missing = [name for name in details["missing_keys"] if not (fresh_head and _in_head(net, name))]
+    with told(key, name, model):
+        capacity.require_room(key, name, weights(Path(model)), 1 if dtype == "auto" else 4)
+        net, details = kind.from_pretrained(
+            model, config=config, dtype=dtype, output_loading_info=True, use_safetensors=True, trust_remote_code=False
+        )
+    missing = [each for each in details["missing_keys"] if not (fresh_head and _in_head(net, each))]
     if missing := sorted([*missing, *map(str, details.get("mismatched_keys", ()))]):
         raise UserError(
-            f"{model} lacks {len(missing)} of the model's tensors, such as {missing[0]}; the download may be "
+            f"{key}: {model} lacks {len(missing)} of the model's tensors, such as {missing[0]}; the download may be "
             "incomplete: give a folder with all of them"
         )
     return net
@@ -254,14 +259,13 @@ def _read(model: str, dtype: Any = "float32") -> Any:
     logging.disable_progress_bar()
     with told("model", model, model):
         config = read_config(model)
-        capacity.require_room("model", model, weights(Path(model)))
         kind: Any = transformers.AutoModelForCausalLM
         if config.architectures:
             kind = getattr(transformers, config.architectures[0])
             # The file chooses the name: accept a model class, not anything else in transformers.
             if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
                 raise ValueError(f"its architecture {config.architectures[0]} is no model")
-        return read_weights(kind, model, config, dtype).float().eval()
+    return read_weights("model", model, model, kind, config, dtype).float().eval()
 
 
 def load_language_model(source: Source) -> Any:

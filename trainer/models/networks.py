@@ -71,25 +71,25 @@ def from_config(file: str, vocabulary: int, end_of_text: int, length: int, seed:
 
 
 def load(
-    name: str, vocabulary: int, length: int, tokenizer: Path | None, dtype: torch.dtype | str = torch.float32
+    name: str, vocabulary: int, length: int, tokenizer: Path | None, dtype: str = "float32", key: str = "model.name"
 ) -> "PreTrainedModel":
     """Load the causal language model `name`: a Hugging Face folder or hub name, or one of our runs or checkpoints.
 
-    dtype: "auto" keeps the stored type. Raises UserError if there is no model or it does not fit: an adapter, another
-    kind of model, a smaller vocabulary than the data's, fewer positions than `length`, another tokenizer.
+    dtype: "auto" keeps the stored type. key: the setting that names it. Raises UserError if there is no model or it
+    does not fit: an adapter, another kind of model, a smaller vocabulary than the data's, fewer positions than
+    `length`, another tokenizer.
     """
-    source = loading.from_name(name, "model.name").model
+    source = loading.from_name(name, key).model
     if adapters.is_folder(source):
         raise UserError(
-            f"model.name: {name} is an adapter, no whole model; make one of it with python -m trainer.export --merge"
+            f"{key}: {name} is an adapter, no whole model; make one of it with python -m trainer.export --merge"
         )
-    config = _config("model.name", name, source)
-    _check("model.name", name, config, vocabulary, length)
-    with loading.told("model.name", name, source):
-        capacity.require_room("model.name", name, loading.weights(Path(source)), 4 if dtype == torch.float32 else 1)
-        if tokenizer is not None:
+    config = _config(key, name, source)
+    _check(key, name, config, vocabulary, length)
+    if tokenizer is not None:
+        with loading.told(key, name, source):
             _same_words(name, source, tokenizer)
-        net = loading.read_weights(AutoModelForCausalLM, source, config, dtype)
+    net = loading.read_weights(key, name, source, AutoModelForCausalLM, config, dtype)
     try:
         net.generation_config.validate(strict=True)
     except ValueError:  # a temperature without sampling (Llama 2): transformers reads it, but refuses to save it
@@ -249,6 +249,4 @@ def _same_words(name: str, source: str, ours: Path) -> None:
     # Another file may name further tokens, and a class others.
     tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     if tokenizer.get_vocab() != words:
-        raise UserError(
-            f"model.name: {name} has another tokenizer than the data; prepare the data with --tokenizer {source}"
-        )
+        raise UserError(f"{name} has another tokenizer than the data; prepare the data with --tokenizer {source}")

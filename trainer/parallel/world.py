@@ -92,13 +92,13 @@ class World:
         """
         if self.size == 1:
             return [value]
-        content = _packed(value)
+        content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(lengths, torch.tensor([content.numel()]), group=self.control)
         longest = max(int(length) for length in lengths)
         parts = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
         dist.all_gather(parts, torch.nn.functional.pad(content, (0, longest - content.numel())), group=self.control)
-        return [_unpacked(part[: int(length)]) for part, length in zip(parts, lengths, strict=True)]
+        return [json.loads(bytes(part[: int(length)].numpy())) for part, length in zip(parts, lengths, strict=True)]
 
     def together(self, task: Callable[[], T]) -> T:
         """Run task() on every worker; return when it has returned on all of them, however unequal their times are.
@@ -187,11 +187,3 @@ def ensure_group(world: World) -> None:
 def leave_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def _packed(value: Any) -> torch.Tensor:
-    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-
-
-def _unpacked(content: torch.Tensor) -> Any:
-    return json.loads(content.numpy().tobytes())

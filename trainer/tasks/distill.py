@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from trainer.checkpoint.format import list_checkpoints
 from trainer.config.schema import Config
-from trainer.data.batches import Dataset, gather, open_dataset, windows
+from trainer.data.batches import gather, open_dataset, windows
 from trainer.errors import UserError
 from trainer.models import networks
 from trainer.models.gpt2 import LanguageModel
-from trainer.models.head import FP16_SCALE, summed_product
+from trainer.models.head import ChunkedLoss
 from trainer.tasks import pretrain
 from trainer.tasks.work import Work
 
@@ -35,12 +35,13 @@ COMPARED = 8
 
 def build(config: Config, most: int | None = None) -> Work:
     """Pre-training's Work with the module Distillation. Raises UserError if the teacher is missing or does not fit."""
-    settings = config.distillation
+    settings, key = config.distillation, "distillation.teacher"
     dataset = open_dataset(config.data.directory, config.data.verify)
-    teacher = load_teacher(config, dataset)
+    tokenizer, words = dataset.directory / "tokenizer.json", dataset.largest + 1
+    found = networks.load(settings.teacher, words, config.sequence_length, tokenizer, key=key)
     work = pretrain.build(config, most)
     student = plain_gpt2("model.name", config.model.name, work.net, work.net.config.vocab_size)
-    plain_gpt2("distillation.teacher", settings.teacher, teacher, student.config.vocab_size)
+    teacher = plain_gpt2(key, settings.teacher, found, student.config.vocab_size).requires_grad_(False)
     begun = list_checkpoints(Path(config.run.directory))
     if settings.student_from_teacher and not begun:
         copy_layers(teacher, student)
@@ -60,17 +61,6 @@ def build(config: Config, most: int | None = None) -> Work:
         activations=module.student.attention_statistics if config.metrics.attention_statistics else None,
         results=results,
     )
-
-
-def load_teacher(config: Config, dataset: Dataset) -> "GPT2LMHeadModel":
-    """The frozen teacher: any GPT-2 that reads the tokens of the data."""
-    tokenizer = dataset.directory / "tokenizer.json"
-    name = config.distillation.teacher
-    try:
-        teacher = networks.load(name, dataset.largest + 1, config.sequence_length, tokenizer)
-    except UserError as error:
-        raise UserError(str(error).replace("model.name", "distillation.teacher")) from None
-    return plain_gpt2("distillation.teacher", name, teacher, teacher.config.vocab_size).requires_grad_(False)
 
 
 def plain_gpt2(key: str, name: str, net: Any, vocabulary: int) -> "GPT2LMHeadModel":
@@ -134,17 +124,18 @@ class Distillation(nn.Module):
         with torch.no_grad():
             known, known_head = self.teacher.hidden_and_head(inputs)
         hidden, head = self.student.hidden_and_head(inputs)
+        hidden, known, targets = hidden.flatten(0, 1), known.flatten(0, 1), targets.flatten()
+
+        def replace(logits: torch.Tensor, part: slice, scale: float) -> torch.Tensor:
+            words = slice(self._vocabulary)
+            theirs = (known[part] @ known_head.t())[:, words].float()
+            ours = logits[:, words].float()
+            loss, gradient = mixed(ours, theirs, targets[part], self.temperature, self.alpha)
+            logits[:, words], logits[:, self._vocabulary :] = gradient.mul_(scale), 0
+            return loss
+
         with torch.autocast(inputs.device.type, enabled=False):
-            return _MixedLoss.apply(
-                hidden.flatten(0, 1),
-                head,
-                known.flatten(0, 1),
-                known_head,
-                targets.flatten(),
-                self._vocabulary,
-                self.temperature,
-                self.alpha,
-            )
+            return ChunkedLoss.apply(hidden, head, replace, CHUNK, None)
 
     @torch.no_grad()
     def divergence(self, inputs: torch.Tensor) -> float:
@@ -172,44 +163,3 @@ def mixed(
     hard = plain.exp_()
     hard[torch.arange(len(targets), device=targets.device), targets] -= 1
     return alpha * temperature**2 * divergence + (1 - alpha) * entropy, gradient.add_(hard, alpha=1 - alpha)
-
-
-class _MixedLoss(torch.autograd.Function):
-    """mixed() over chunks of tokens: logits exist for one chunk at a time. As in head.py, the forward pass computes the
-    gradient and the backward pass scales it."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: torch.Tensor,
-        head: torch.Tensor,
-        known: torch.Tensor,
-        known_head: torch.Tensor,
-        targets: torch.Tensor,
-        vocabulary: int,
-        temperature: float,
-        alpha: float,
-    ) -> torch.Tensor:
-        scale = FP16_SCALE if hidden.dtype == torch.float16 else 1.0
-        total = torch.zeros((), device=hidden.device)
-        hidden_gradient = torch.empty_like(hidden)
-        head_gradient = torch.zeros(head.shape, dtype=torch.float32, device=head.device)
-        for first in range(0, len(hidden), CHUNK):
-            part = slice(first, first + CHUNK)
-            logits = (hidden[part] @ head.t())[:, :vocabulary].float()
-            theirs = (known[part] @ known_head.t())[:, :vocabulary].float()
-            loss, gradient = mixed(logits, theirs, targets[part], temperature, alpha)
-            total += loss
-            gradient = (gradient * scale).to(hidden.dtype)
-            hidden_gradient[part] = gradient @ head[:vocabulary]
-            head_gradient[:vocabulary] += summed_product(gradient, hidden[part])
-        ctx.save_for_backward(hidden_gradient, head_gradient)
-        ctx.scale, ctx.kind = scale, head.dtype
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden_gradient, head_gradient = ctx.saved_tensors
-        factor = outer[0] / ctx.scale
-        hidden_gradient = (hidden_gradient * factor).to(hidden_gradient.dtype)
-        return hidden_gradient, (head_gradient * factor).to(ctx.kind), None, None, None, None, None, None

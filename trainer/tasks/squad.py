@@ -103,10 +103,9 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
     """Tokenizer and model of model.name, or of the newest checkpoint, whose weights the resume loads."""
     from transformers.models.auto.modeling_auto import AutoModelForQuestionAnswering
     from transformers.models.auto.tokenization_auto import AutoTokenizer
-    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+    from transformers.utils.logging import set_verbosity_error
 
     set_verbosity_error()  # no warning that the layer for the scores is fresh
-    disable_progress_bar()  # one bar per saved file, in the middle of the log lines
 
     name = config.model.name
     begun = [path / "model" for path in list_checkpoints(Path(config.run.directory))]
@@ -116,13 +115,11 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
     with loading.told("model.name", name, source, " as an encoder with a tokenizer"):
         described = loading.read_config(source)  # first: it looks at all files
         tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        kind: Any = AutoModelForQuestionAnswering
         if begun:
-            net: Any = AutoModelForQuestionAnswering.from_config(
-                described, dtype=torch.float32, trust_remote_code=False
-            )
-        else:
-            # Weights of an encoder alone have no layer for the scores.
-            net = loading.read_weights(AutoModelForQuestionAnswering, source, described, torch.float32, fresh_head=True)
+            net = kind.from_config(described, dtype=torch.float32, trust_remote_code=False)
+        else:  # weights of an encoder alone have no layer for the scores
+            net = loading.read_weights("model.name", name, source, kind, described, fresh_head=True)
     if not tokenizer.is_fast:
         raise UserError(
             f"model.name: {name} has no tokenizer.json, which token offsets need; name a model that has one"
