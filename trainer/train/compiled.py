@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import shutil
+import sysconfig
 import time
 from pathlib import Path
 
@@ -26,6 +27,9 @@ from trainer.train.feed import Batch
 
 FOLDER = "compiled"
 """In the run directory."""
+PAYS_ON_CPU = 1_000_000
+"""Tokens of a run from which on a CPU's compilation, half a minute, is less than what it spares: 0.05 to 0.5 ms a token
+and core from 3 M to 124 M parameters (bench/results/recipe.md, 2026-11-29)."""
 
 
 def choose(config: Config, device: torch.device) -> tuple[bool, str]:
@@ -33,7 +37,13 @@ def choose(config: Config, device: torch.device) -> tuple[bool, str]:
     if config.compile != "auto":
         return config.compile == "true", "asked for"
     if device.type != "cuda":
-        return False, "a CPU gains little by it and compiles for half a minute"
+        if config.recipe != "modern":
+            return False, "a CPU gains little by it and compiles for half a minute"
+        if config.steps * config.tokens_per_step < PAYS_ON_CPU:
+            return False, f"a run of less than {PAYS_ON_CPU:,} tokens ends sooner without"
+        if not builds_for_cpu():
+            return False, "this machine has no g++ or no headers of Python, which code for a CPU needs"
+        return True, "fuses this network's norms, rotations and gates, a third of a CPU's time"
     if config.task == "question_answering":
         return False, "its windows differ in length, and each length is compiled anew"
     if compiler() is None:
@@ -44,6 +54,12 @@ def choose(config: Config, device: torch.device) -> tuple[bool, str]:
 def compiler() -> str | None:
     """The C compiler that Triton takes; None: there is none."""
     return next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
+
+
+def builds_for_cpu() -> bool:
+    """Whether inductor can compile for this machine's processor: extensions of Python in C++."""
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    return shutil.which(os.environ.get("CXX", "g++")) is not None and header.is_file()
 
 
 class Cache:

@@ -88,7 +88,7 @@ def test_each_worker_reads_a_part_of_a_checkpoint_and_all_of_them_everything(tmp
     assert verify_checkpoint(tmp_path) == Checkpoint(tmp_path, 7, {}, {})
 
 
-def test_the_model_is_compiled_on_accelerators_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_is_compiled_where_it_pays_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     common = ["data.directory=/d", "run.directory=/r"]
     chosen = load(common)
     monkeypatch.setattr(compiled.shutil, "which", lambda name: "/usr/bin/cc")
@@ -97,7 +97,11 @@ def test_the_model_is_compiled_on_accelerators_and_the_reason_is_told(monkeypatc
         "a CPU gains little by it and compiles for half a minute",
     )
     assert compiled.choose(chosen, torch.device("cuda"))[0]
+    modern = load([*common, "recipe=modern", "tokens_per_step=1000", "sequence_length=100", "steps=1000"])
+    assert compiled.choose(modern, torch.device("cpu"))[0] == compiled.builds_for_cpu()
+    assert "less than" in compiled.choose(modern.model_copy(update={"steps": 999}), torch.device("cpu"))[1]
     monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+    assert "no g++" in compiled.choose(modern, torch.device("cpu"))[1]
     assert "no C compiler" in compiled.choose(chosen, torch.device("cuda"))[1]
     asked = load([*common, "compile=True"])
     assert compiled.choose(asked, torch.device("cpu")) == (True, "asked for")
