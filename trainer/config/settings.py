@@ -279,7 +279,7 @@ class Config(Settings):
     """auto | fp32 | bf16 | fp16. auto: by the hardware. Optimizer state and weights stay fp32."""
     compile: Annotated[Switch, NO_MATHEMATICS] = "auto"
     """auto | true | false: torch.compile the model. auto: on accelerators, and on CPUs with recipe modern for a run of
-    a million tokens. It costs half a minute before the first step of a run; later workers find code for accelerators in
+    300,000 tokens. It costs half a minute before the first step of a run; later workers find code for accelerators in
     the run directory, and on CPUs each compiles for itself."""
     require_capability: Annotated[str, NO_MATHEMATICS] = ""
     """CPU flag that every node must have, such as amx_bf16: a node without it ends the run, instead of training at a

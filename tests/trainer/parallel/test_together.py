@@ -97,9 +97,9 @@ def test_the_model_is_compiled_where_it_pays_and_the_reason_is_told(monkeypatch:
         "a CPU gains little by it and compiles for half a minute",
     )
     assert compiled.choose(chosen, torch.device("cuda"))[0]
-    modern = load([*common, "recipe=modern", "tokens_per_step=1000", "sequence_length=100", "steps=1000"])
+    modern = load([*common, "recipe=modern", "tokens_per_step=1000", "sequence_length=100", "steps=300"])
     assert compiled.choose(modern, torch.device("cpu"))[0] == compiled.builds_for_cpu()
-    assert "less than" in compiled.choose(modern.model_copy(update={"steps": 999}), torch.device("cpu"))[1]
+    assert "less than" in compiled.choose(modern.model_copy(update={"steps": 299}), torch.device("cpu"))[1]
     monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
     assert "no g++" in compiled.choose(modern, torch.device("cpu"))[1]
     assert "no C compiler" in compiled.choose(chosen, torch.device("cuda"))[1]
