@@ -18,7 +18,7 @@ from trainer.config.values import kind, unique_keys
 from trainer.data import hub
 from trainer.data.encoding import cut
 from trainer.data.records import present
-from trainer.data.sources import Source, chunks, line_number, lines, opened, reading
+from trainer.data.sources import Progress, Source, chunks, line_number, lines, opened, reading
 from trainer.data.tokenizer import END_OF_TEXT
 from trainer.errors import UserError, one_line
 
@@ -179,7 +179,9 @@ def _texts(segment: Segment, documents: str, records: Records) -> Iterator[str]:
     if source.kind == "hub":
         with reading(source):
             for number, row in enumerate(hub.rows(source.name, segment.start, records.columns), 1):
-                yield records.read(present(row), partial(_row, source, number, f"part {segment.start}"))
+                text = records.read(present(row), partial(_row, source, number, f"part {segment.start}"))
+                Progress.count(len(text))
+                yield text
         return
     with opened(source) as file:
         if source.kind == "parquet":

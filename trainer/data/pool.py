@@ -9,18 +9,21 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from typing import Any
 
 from tqdm import tqdm
 
 from trainer.config import container
 from trainer.data.documents import Piece
 from trainer.data.shards import Part, Settings, Writer
+from trainer.data.sources import Progress
 from trainer.errors import UserError
 from trainer.log import event
 
 WORKER_BYTES = 400 << 20
 """Memory that one process may need: cached words, text in progress, libraries."""
-LOG_SECONDS = 10.0
+LOG_SECONDS, BAR_SECONDS = 10.0, 0.5
+"""Between two log lines, and two changes of the bar."""
 
 
 def available_cpus() -> int:
@@ -31,30 +34,50 @@ def available_cpus() -> int:
 
 
 def run(pieces: list[Piece], settings: Settings, workers: int) -> list[Part]:
-    """The records of all pieces, in order. Tells how far it is: as a bar on a terminal, elsewhere every LOG_SECONDS."""
+    """The records of all pieces, in order. Tells how far it is: as a bar on a terminal, elsewhere every LOG_SECONDS.
+
+    A piece may be one compressed file of many gigabytes, so the bytes read are told too, by a thread.
+    """
     parts: list[Part] = []
-    begun = told = time.monotonic()
-    before = len(settings.recorded())
+    read = multiprocessing.get_context("spawn").Value("Q")
+    sizes = {segment.source: segment.source.size for piece in pieces for segment in piece.segments}
+    of = f" of {sum(sizes.values()) >> 20}" if all(sizes.values()) else ""
+    before, begun, ended = len(settings.recorded()), time.monotonic(), threading.Event()
     with tqdm(total=len(pieces), desc="prepare", unit="piece", disable=not sys.stderr.isatty()) as bar:
-        for part in _parts(pieces, settings, workers):
-            parts.append(part)
-            bar.update()
-            now, new = time.monotonic(), len(parts) - before
-            if bar.disable and now > told + LOG_SECONDS:
-                left = {"eta_seconds": round((now - begun) * (len(pieces) - len(parts)) / new)} if new > 0 else {}
-                event("preparing", pieces=f"{len(parts)}/{len(pieces)}", **left)
-                told = now
+
+        def tell() -> None:
+            while not ended.wait(LOG_SECONDS if bar.disable else BAR_SECONDS):
+                megabytes = f"{read.value >> 20}{of}"
+                if not bar.disable:
+                    bar.set_postfix_str(f"{megabytes} MiB read")
+                    continue
+                done, new = len(parts), len(parts) - before
+                seconds = (time.monotonic() - begun) * (len(pieces) - done)
+                left = {"eta_seconds": round(seconds / new)} if new > 0 else {}
+                event("preparing", pieces=f"{done}/{len(pieces)}", read_mib=megabytes.replace(" of ", "/"), **left)
+
+        telling = threading.Thread(target=tell, daemon=True)
+        telling.start()
+        try:
+            for part in _parts(pieces, settings, workers, read):
+                parts.append(part)
+                bar.update()
+        finally:
+            ended.set()
+            telling.join()
     return parts
 
 
-def _parts(pieces: list[Piece], settings: Settings, workers: int) -> Iterator[Part]:
+def _parts(pieces: list[Piece], settings: Settings, workers: int, read: Any) -> Iterator[Part]:
+    """read: the bytes read, a number that all processes share."""
     if min(workers, len(pieces)) <= 1:
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if workers > 1 else "false"
+        _count(read)
         yield from map(Writer(settings).write, pieces)
         return
     others = multiprocessing.active_children()
     context = multiprocessing.get_context("spawn")  # threads of file systems do not survive a fork
-    pool = ProcessPoolExecutor(min(workers, len(pieces)), context, _start, (settings,))
+    pool = ProcessPoolExecutor(min(workers, len(pieces)), context, _start, (settings, read))
     try:
         yield from pool.map(_write, pieces)
     except BrokenProcessPool:
@@ -73,12 +96,21 @@ def _parts(pieces: list[Piece], settings: Settings, workers: int) -> Iterator[Pa
 _of_this_process: Writer | None = None
 
 
-def _start(settings: Settings) -> None:
+def _count(read: Any) -> None:
+    def add(size: int) -> None:
+        with read.get_lock():
+            read.value += size
+
+    Progress.count = add
+
+
+def _start(settings: Settings, read: Any) -> None:
     """Initialise a process of the pool."""
     global _of_this_process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends the others
     threading.Thread(target=_follow_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _count(read)
     _of_this_process = Writer(settings)
 
 

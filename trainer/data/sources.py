@@ -8,7 +8,7 @@ import hashlib
 import io
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -222,9 +222,32 @@ def _identity(size: int, info: dict[str, Any]) -> str:
 def opened(source: Source) -> Iterator[BinaryIO]:
     """The decompressed content."""
     with reading(source), _stored(source) as stored:
-        content = _decompressed(stored, source.compression) if source.compression else stored
-        # Remote files have no readlines(hint); local ones are buffered already.
-        yield content if isinstance(content, io.BufferedReader) else cast(BinaryIO, io.BufferedReader(content, CHUNK))
+        counted = io.BufferedReader(_Counted(stored), CHUNK)
+        content = _decompressed(counted, source.compression) if source.compression else counted
+        yield content if content is counted else cast(BinaryIO, io.BufferedReader(content, CHUNK))
+
+
+class Progress:
+    """Where this process tells how much it has read."""
+
+    count: Callable[[int], None] = staticmethod(lambda _size: None)
+    """Takes the bytes of each read, as they are stored; of the hub's rows, the characters of their texts."""
+
+
+class _Counted(io.RawIOBase):
+    """A file whose reading is counted."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = self._file.readinto(buffer)
+        Progress.count(size)
+        return size
 
 
 def _decompressed(stored: Any, compression: str) -> Any:

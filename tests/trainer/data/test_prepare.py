@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
-from collections.abc import Callable
+import random
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -213,14 +217,45 @@ def test_the_fraction_holds_and_the_seed_chooses(pieces: list[str], tmp_path: Pa
     assert shares[0][1] != shares[1][1]
 
 
-def test_progress_is_told_in_log_lines(
-    in_pieces: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_read_is_told_before_a_piece_ends(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    monkeypatch.setattr(pool, "LOG_SECONDS", -1.0)
-    assert in_pieces(tmp_path / "out") == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if "event=preparing" in line]
-    assert told[0].startswith("event=preparing pieces=1/")
-    assert told[-1].endswith(" eta_seconds=0")
+    """A large compressed file is one piece: without its bytes nothing would be told for minutes."""
+    told, real = list[dict[str, str]](), pool._parts
+    enough = threading.Event()
+
+    def event(_name: str, **fields: str) -> None:
+        told.append(fields)
+        if len(told) > 1 and not told[-1]["read_mib"].startswith("0/"):
+            enough.set()
+
+    def parts(*given: Any) -> Iterator[Any]:
+        found = list(real(*given))  # no piece has ended for run()
+        assert enough.wait(20)
+        yield from found
+
+    monkeypatch.setattr(documents, "PIECE_BYTES", 1)
+    monkeypatch.setattr(pool, "LOG_SECONDS", 0.01)
+    monkeypatch.setattr(pool, "event", event)
+    monkeypatch.setattr(pool, "_parts", parts)
+    for number in range(2):
+        noise = random.Random(number).randbytes(1_200_000).hex()  # compresses to a half
+        (tmp_path / f"{number}.txt.gz").write_bytes(gzip.compress(noise.encode(), 1))
+    inputs = [str(tmp_path / f"{number}.txt.gz") for number in range(2)]
+    options = (
+        "--output",
+        tmp_path / "out",
+        "--tokenizer",
+        tokenizer,
+        "--workers",
+        str(workers),
+        "--documents",
+        "lines",
+    )
+    run("--input", *inputs, *options)
+    assert told[-1]["pieces"] == "0/2"
+    assert told[-1]["read_mib"] == "2/2"
 
 
 def test_what_abandoned_preparations_left_goes_with_the_next(
