@@ -133,21 +133,22 @@ def _named(folder: Path) -> list[tuple[str, str]]:
 
 
 def _require_readable(spec: str, folder: Path) -> None:
-    """Refuse a folder that `datasets` saved for itself, or whose card names an address, which it would ask."""
-    if any((folder / name).exists() for name in ("state.json", "dataset_dict.json")):
-        raise UserError(f"--input {spec}: was saved by save_to_disk; save it as Parquet: ds.to_parquet(...)")
+    """Refuse a folder whose card names an address, which `datasets` would ask."""
     for name, path in _named(folder):
         if "://" in path or "::" in path:
             raise UserError(f"--input {spec}: {name} names {path}, which is not in the folder; name files of it")
 
 
 def _require_whole(spec: str, folder: Path, data_files: Any) -> None:
-    """Refuse a folder of which `datasets` reads files outside of it, or one of two formats.
+    """Refuse a folder of which `datasets` reads files outside of it, one of two formats, or what it saved for itself.
 
     data_files: what it reads, by split; a card may name any file.
     """
     require_listed(str(folder))
     taken = {Path(file) for files in data_files.values() for file in files}
+    # Beside the shards of save_to_disk lie caches of map and filter, which it would read as rows, too (5.2.0).
+    if any((file.parent / "state.json").exists() for file in taken):
+        raise UserError(f"--input {spec}: was saved by save_to_disk; save it as Parquet: ds.to_parquet(...)")
     for path in taken:
         require_regular(path, folder)
     if _named(folder):

@@ -170,9 +170,12 @@ def test_a_folder_of_two_formats_is_refused_and_names_both(tmp_path: Path, names
     hub._require_whole("hf:x", tmp_path, {})
 
 
-@pytest.mark.parametrize("name", ["state.json", "dataset_dict.json"])
-def test_a_folder_of_save_to_disk_is_refused_with_the_way_out(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("{}")
+@pytest.mark.parametrize("below", ["", "train", "en/train"])
+def test_a_folder_of_save_to_disk_is_refused_with_the_way_out(tmp_path: Path, below: str) -> None:
+    from datasets import Dataset
+
+    Dataset.from_dict({"text": ["Light."]}).save_to_disk(tmp_path / below)
+    (tmp_path / "README.md").write_text("# Optics\n")
     with pytest.raises(UserError, match=r"was saved by save_to_disk; save it as Parquet: ds\.to_parquet"):
         hub._open(f"hf:{tmp_path}")
 
