@@ -78,8 +78,8 @@ class Cloud:
     """Breaks machines and lists leftovers, with the credentials of the environment. None: not possible."""
     sdk: str = ""
     """Python package of the Pulumi provider that makes its resources."""
-    workers: Callable[[], Mapping[str, Machine]] = dict
-    """Machine types that may train, by name."""
+    machines: Callable[[], Mapping[str, Machine]] = dict
+    """Machine types that its nodes may have, by name."""
     rules: tuple[Rule, ...] = ()
     """Rules of this cloud alone."""
     complete: Callable[[StackConfig], StackConfig] = lambda config: config
@@ -92,6 +92,14 @@ class Cloud:
     """The command that lets Docker push to the stack's registry. None: it needs none."""
     answers: dict[str, Callable[[Mapping[str, Any], str], dict[str, Any]]] = field(default_factory=dict)
     """Answers to provider functions that the recordings cannot take from computed.yaml."""
+
+    def workers(self) -> dict[str, Machine]:
+        """The machine types that may train, by name."""
+        return {name: machine for name, machine in self.machines().items() if not machine.system}
+
+    def system(self) -> dict[str, Machine]:
+        """The machine types of the nodes for all else, by name; none where that is the cloud's own business."""
+        return {name: machine for name, machine in self.machines().items() if machine.system}
 
 
 def later(target: str) -> Callable[..., Any]:
@@ -113,7 +121,7 @@ CLOUDS = {
         folder=_FOLDER / "gke",
         section=GkeConfig,
         rules=infra.gke.rules.RULES,
-        workers=infra.gke.machines.workers,
+        machines=infra.gke.machines.machines,
         nodes=GkeNodes,
         storage=GkeStorage,
         cluster=later("gke.stack:gke_cluster"),
@@ -132,7 +140,7 @@ CLOUDS = {
         folder=_FOLDER / "eks",
         section=EksConfig,
         rules=infra.eks.rules.RULES,
-        workers=infra.eks.machines.workers,
+        machines=infra.eks.machines.machines,
         complete=infra.eks.rules.complete,
         placeholders=infra.eks.rules.placeholders,
         nodes=EksNodes,

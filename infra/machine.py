@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from infra.sections import DatasetConfig, ImageConfig
+from infra.sections import ImageConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,18 +89,6 @@ def for_pods(machine: Machine, threads_per_core: int | None = None) -> tuple[flo
     cpu, memory = allocatable(machine, threads_per_core)
     daemons_cpu, daemons_gib = machine.node.daemons
     return float(int(cpu - daemons_cpu)), float(int(memory - daemons_gib))
-
-
-def refuse_dataset(dataset: DatasetConfig, machine: Machine, key: str) -> Iterator[str]:
-    """Refuse a dataset Job that fits no node without accelerators; `key` is the key of their machine type."""
-    (cpu, memory), (daemons_cpu, daemons_gib) = allocatable(machine), machine.node.daemons
-    needs = (("cpu", dataset.cpu, cpu - daemons_cpu), ("memoryGib", dataset.memory_gib, memory - daemons_gib))
-    for name, asked, most in needs:
-        if asked > most:
-            yield (
-                f"dataset.{name}: {asked:g} fits no {machine.name}; allowed: at most {int(most * 10) / 10:g}, or a "
-                f"larger {key}"
-            )
 
 
 def refuse_reference(key: str, reference: str | None, image: ImageConfig) -> Iterator[str]:

@@ -16,7 +16,7 @@ from infra.clouds import cloud_of, keys
 from infra.config import Rule, StackConfig, breaks
 from infra.effect import OnlyWith, conditions
 from infra.facts import load
-from infra.machine import allocatable, for_pods, instead_of, refuse_reference
+from infra.machine import allocatable, for_pods, instead_of, nearest, refuse_reference
 from infra.sections import NodesConfig
 from infra.stackfiles import TOKEN
 from trainer.plain import counted
@@ -132,6 +132,40 @@ def _machine(config: StackConfig) -> Iterator[str]:
 
 @breaks(
     "gcp-a100",
+    {"gke": {"systemMachineType": "n4-standard-4"}},
+    "gke.systemMachineType: 'n4-standard-4' is not known; allowed: e2-standard-2, e2-standard-4",
+)
+@breaks("aws-g4dn", {"dataset": {"memoryGib": 40}}, "dataset.memoryGib: 40 fits no m6i.large; allowed: at most")
+@breaks("gcp-c3", {"dataset": {"cpu": 32}}, "dataset.cpu: 32 fits no e2-standard-4; allowed: at most")
+def _system_machine(config: StackConfig) -> Iterator[str]:
+    """The dataset Job runs on the nodes without accelerators, and waits for ever where it fits none."""
+    key, known = f"{config.cluster.kind}.systemMachineType", cloud_of(config).system()
+    if not known:
+        return
+    name, dataset = config.value(key), config.dataset
+    if name not in known:
+        yield f"{key}: '{name}' is not known; allowed: {nearest(name, known)}"
+        return
+    free = zip(allocatable(known[name]), known[name].node.daemons, strict=True)
+    cpu, memory = (have - daemons for have, daemons in free)
+    for field, asked, most in (("cpu", dataset.cpu, cpu), ("memoryGib", dataset.memory_gib, memory)):
+        if asked > most:
+            allowed = f"at most {int(most * 10) / 10:g}, or a larger {key}"
+            yield f"dataset.{field}: {asked:g} fits no {name}; allowed: {allowed}"
+
+
+@breaks(
+    "gcp-a100", {"nodes": {"localSsds": 4}}, "nodes.localSsds: a2-highgpu-8g does not take 4 local SSDs; allowed: 0, 8"
+)
+def _local_ssds(config: StackConfig) -> Iterator[str]:
+    machine, count = config.machine, config.section(NodesConfig).local_ssds
+    if count is not None and count not in machine.local_ssds:
+        allowed = ", ".join(map(str, machine.local_ssds))
+        yield f"nodes.localSsds: {machine.name} does not take {count} local SSDs; allowed: {allowed}"
+
+
+@breaks(
+    "gcp-a100",
     {"nodes": {"machineType": "a3-highgpu-1g", "localSsds": None}},
     "nodes.consumption: on_demand on a3-highgpu-1g, which comes in other ways; allowed: spot, flex_start, queued",
 )
@@ -235,6 +269,8 @@ RULES: tuple[Rule, ...] = (
     _worker_range,
     _worker_environment,
     _machine,
+    _system_machine,
+    _local_ssds,
     _ways,
     _pods_fit_nodes,
     _pod_fits_node,

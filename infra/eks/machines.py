@@ -65,16 +65,6 @@ def _machine(family: str, size: str, row: list[Any], entry: Mapping[str, Any]) -
     )
 
 
-def workers() -> dict[str, Machine]:
-    """The instance types that may train, by name."""
-    return {name: machine for name, machine in machines().items() if not machine.system}
-
-
-def system() -> dict[str, Machine]:
-    """The instance types that the system group may have, by name."""
-    return {name: machine for name, machine in machines().items() if machine.system}
-
-
 @dataclass(frozen=True)
 class Region:
     """The zones of a region, by their ids."""

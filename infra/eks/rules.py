@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from infra.config import Rule, StackConfig, breaks
 from infra.eks.keys import EksConfig, EksNodes
-from infra.eks.machines import default_zones, regions, system, workers
-from infra.machine import nearest, refuse_dataset
+from infra.eks.machines import default_zones, machines, regions
 
 #: EKS's range for Services (infra/eks/cluster.py), which the network must not overlap.
 SERVICES = ipaddress.IPv4Network("172.20.0.0/16")
@@ -109,22 +108,6 @@ def _network(config: StackConfig) -> Iterator[str]:
 
 @breaks(
     "aws-g4dn",
-    {"eks": {"systemMachineType": "p4d.24xlarge"}},
-    "eks.systemMachineType: 'p4d.24xlarge' is not known; allowed: m5.large",
-)
-@breaks("aws-g4dn", {"dataset": {"memoryGib": 40}}, "dataset.memoryGib: 40 fits no m6i.large; allowed: at most")
-@breaks("aws-g4dn", {"dataset": {"cpu": 2}}, "dataset.cpu: 2 fits no m6i.large; allowed: at most")
-def _system(config: StackConfig) -> Iterator[str]:
-    wanted, dataset = config.section(EksConfig).system_machine_type, config.dataset
-    machine = system().get(wanted)
-    if machine is None:
-        yield f"eks.systemMachineType: '{wanted}' is not known; allowed: {nearest(wanted, system())}"
-        return
-    yield from refuse_dataset(dataset, machine, "eks.systemMachineType")
-
-
-@breaks(
-    "aws-g4dn",
     {"nodes": {"alternatives": ["g4dn.12xlarge"]}},
     "nodes.alternatives: g4dn.12xlarge cannot stand in for g4dn.xlarge, which has 1 nvidia-tesla-t4 and 4 vCPU; all",
 )
@@ -137,7 +120,7 @@ def _alternatives(config: StackConfig) -> Iterator[str]:
     machine, nodes = config.machine, config.section(EksNodes)
     larger = [
         other.name
-        for other in workers().values()
+        for other in machines().values()
         if (other.accelerator, other.accelerators) == (machine.accelerator, machine.accelerators)
         and other.vcpus > machine.vcpus
         and other.memory_gib >= machine.memory_gib
@@ -160,17 +143,11 @@ def _alternatives(config: StackConfig) -> Iterator[str]:
     {"nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True}},
     "eks.efaPlugin: missing; nodes.efa needs AWS's device plugin as NAME@sha256:DIGEST",
 )
-@breaks(
-    "aws-g4dn", {"nodes": {"localSsds": 3}}, "nodes.localSsds: g4dn.xlarge does not take 3 local SSDs; allowed: 0, 1"
-)
-def _nodes(config: StackConfig) -> Iterator[str]:
+def _adapter(config: StackConfig) -> Iterator[str]:
     nodes = config.section(EksNodes)
     machine = config.machine
-    if nodes.local_ssds is not None and nodes.local_ssds not in machine.local_ssds:
-        allowed = ", ".join(map(str, machine.local_ssds))
-        yield f"nodes.localSsds: {machine.name} does not take {nodes.local_ssds} local SSDs; allowed: {allowed}"
     if nodes.efa and not machine.efa:
-        having = [known.name for known in workers().values() if known.family == machine.family and known.efa]
+        having = [known.name for known in machines().values() if known.family == machine.family and known.efa]
         yield f"nodes.efa: {machine.name} has no Elastic Fabric Adapter; allowed: {', '.join(having)}, or remove it"
     if nodes.efa and not config.section(EksConfig).efa_plugin:
         yield (
@@ -189,7 +166,7 @@ def _builder(config: StackConfig) -> Iterator[str]:
         yield "image.builder: buildah has no way to log in to the stack's ECR repository; allowed: buildkit, prebuilt"
 
 
-RULES: tuple[Rule, ...] = (_place, _endpoint, _network, _system, _alternatives, _nodes, _builder)
+RULES: tuple[Rule, ...] = (_place, _endpoint, _network, _alternatives, _adapter, _builder)
 
 
 def complete(config: StackConfig) -> StackConfig:

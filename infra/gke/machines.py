@@ -30,13 +30,3 @@ def machines() -> dict[str, Machine]:
         for name, own in shared.pop("types").items():
             found[name] = machine_type(name=name, node=NODE, family=family, **shared, **own)
     return found
-
-
-def workers() -> dict[str, Machine]:
-    """The machine types that may train, by name."""
-    return {name: machine for name, machine in machines().items() if not machine.system}
-
-
-def system() -> dict[str, Machine]:
-    """The machine types that the system pool may have, by name."""
-    return {name: machine for name, machine in machines().items() if machine.system}

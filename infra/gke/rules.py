@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 from infra.config import Rule, StackConfig, breaks
 from infra.gke.keys import FLEX_HOURS, ORDER, GkeConfig, GkeNodes, GkeStorage, band, bands
-from infra.gke.machines import system
-from infra.machine import nearest, refuse_dataset, refuse_reference
+from infra.machine import refuse_reference
 
 #: Machines whose network needs GPUDirect-TCPX (four more networks, an installer), which GKE does not set up by itself:
 #: with one interface and plain TCP, nodes exchange gradients at a fraction of the speed (cluster-toolkit,
@@ -36,38 +35,17 @@ def _network(config: StackConfig) -> Iterator[str]:
 
 
 @breaks(
-    "gcp-a100",
-    {"gke": {"systemMachineType": "n4-standard-4"}},
-    "gke.systemMachineType: 'n4-standard-4' is not known; allowed: e2-standard-2, e2-standard-4",
-)
-@breaks("gcp-c3", {"dataset": {"memoryGib": 200}}, "dataset.memoryGib: 200 fits no e2-standard-4; allowed: at most")
-@breaks("gcp-c3", {"dataset": {"cpu": 32}}, "dataset.cpu: 32 fits no e2-standard-4; allowed: at most")
-def _system_pool(config: StackConfig) -> Iterator[str]:
-    wanted = config.section(GkeConfig).system_machine_type
-    if wanted not in system():
-        yield f"gke.systemMachineType: '{wanted}' is not known; allowed: {nearest(wanted, system())}"
-        return
-    yield from refuse_dataset(config.dataset, system()[wanted], "gke.systemMachineType")
-
-
-@breaks(
     "gcp-c3",
     {"nodes": {"diskType": "pd-standard"}},
     "nodes.diskType: pd-standard cannot be attached to c3-highmem-8; allowed: pd-balanced, pd-ssd, hyperdisk",
 )
-@breaks(
-    "gcp-a100", {"nodes": {"localSsds": 4}}, "nodes.localSsds: a2-highgpu-8g does not take 4 local SSDs; allowed: 0, 8"
-)
-def _disks(config: StackConfig) -> Iterator[str]:
+def _disk(config: StackConfig) -> Iterator[str]:
     machine, nodes = config.machine, config.section(GkeNodes)
     if nodes.disk_type not in machine.boot_disks:
         yield (
             f"nodes.diskType: {nodes.disk_type} cannot be attached to {machine.name}; "
             f"allowed: {', '.join(machine.boot_disks)}"
         )
-    if nodes.local_ssds is not None and nodes.local_ssds not in machine.local_ssds:
-        allowed = ", ".join(map(str, machine.local_ssds))
-        yield f"nodes.localSsds: {machine.name} does not take {nodes.local_ssds} local SSDs; allowed: {allowed}"
 
 
 @breaks(
@@ -227,8 +205,7 @@ def _storage(config: StackConfig) -> Iterator[str]:
 
 RULES: tuple[Rule, ...] = (
     _network,
-    _system_pool,
-    _disks,
+    _disk,
     _threads,
     _placement,
     _consumption,

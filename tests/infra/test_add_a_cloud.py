@@ -38,7 +38,7 @@ def aks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         folder=Path(__file__).parent / "aks",
         section=AksConfig,
         rules=RULES,
-        workers=machines,
+        machines=machines,
         nodes=AksNodes,
         storage=AksStorage,
         cluster=cluster,

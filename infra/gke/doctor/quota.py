@@ -13,7 +13,7 @@ from infra.features import features
 from infra.finding import Finding, ok, problem, unchecked
 from infra.gke.doctor.google_client import Google, NoAnswer
 from infra.gke.keys import FLEX_HOURS, SYSTEM_DISK_GIB, SYSTEM_DISK_TYPE, GkeConfig, GkeNodes, GkeStorage, kinds
-from infra.gke.machines import system
+from infra.gke.machines import machines
 from infra.machine import Machine
 from infra.stackfiles import is_marked
 
@@ -63,7 +63,7 @@ def _at_full_size(config: StackConfig, limits: Limits) -> Counter[str]:
     workers: Counter[str] = Counter()
     for kind in kinds(config):  # Any of these pools may get all nodes.
         workers |= _taken(config, config.machine, kind, nodes.max, limits)
-    system_nodes = _taken(config, system()[gke.system_machine_type], "on_demand", gke.system_nodes, limits)
+    system_nodes = _taken(config, machines()[gke.system_machine_type], "on_demand", gke.system_nodes, limits)
     storage = config.section(GkeStorage)
     new_disk = storage.kind != "filestore" and not storage.disk
     volume = _disk(storage.disk_type, storage.size_gib) if new_disk else Counter[str]()
