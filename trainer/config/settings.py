@@ -92,7 +92,7 @@ class Model(Settings):
 class Adapter(Settings):
     kind: Literal["none", "lora"] = "none"
     """none | lora: train the whole model, or small matrices beside its frozen layers (LoRA, arXiv 2106.09685)."""
-    rank: Annotated[Positive, Field(le=1024)] = 16
+    rank: Positive = 16
     """The rank of the adapter's matrices. At 1024 an adapter has about a third of the numbers of a 7B model."""
     alpha: Annotated[Above0, Effect("the adapter has another part in the model from here on")] = 32.0
     """The product of the adapter's matrices is scaled by alpha / rank."""

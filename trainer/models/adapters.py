@@ -25,6 +25,7 @@ from trainer.config.values import shown, typed
 from trainer.contract import FETCHED
 from trainer.errors import UserError, one_line
 from trainer.files import read_json, write_json
+from trainer.models import capacity
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -36,6 +37,8 @@ PREFIX = "base_model.model."
 ALL = "all-linear"
 GENERATION = "generation_config.json"
 FILES = (CONFIG, WEIGHTS, BASE, GENERATION)
+STATE_BYTES = 16
+"""Of a trained number: itself, its gradient and AdamW's two moments, in fp32."""
 SAMPLES = 64
 """Values of each tensor that enter a fingerprint."""
 
@@ -57,11 +60,16 @@ class Adapter:
         source = net.name_or_path
         found = str(Path(source).resolve()) if Path(source).is_dir() else source
         self._base = {"model": found, "fingerprint": fingerprint(net)}
+        targets = _targets(net, settings.targets)
+        endings = tuple(f".{target}" for target in targets)
+        meant = [part.weight.shape for name, part in net.named_modules() if f".{name}".endswith(endings)]
+        numbers = settings.rank * sum(map(sum, meant))
+        capacity.require_room("adapter.rank", f"an adapter of rank {settings.rank}", numbers, STATE_BYTES)
         self._config = LoraConfig(
             r=settings.rank,
             lora_alpha=settings.alpha,  # pyrefly: ignore[bad-argument-type]  # a factor; peft says int
             lora_dropout=settings.dropout,
-            target_modules=_targets(net, settings.targets),
+            target_modules=targets,
             fan_in_fan_out=any(isinstance(module, Conv1D) for module in net.modules()),
             task_type="CAUSAL_LM",
         )
