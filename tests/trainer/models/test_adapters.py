@@ -328,8 +328,8 @@ def test_an_adapter_that_the_machine_cannot_hold_is_refused_before_it_is_made(
     adapt(folder, adapter__targets=targets)
     with pytest.raises(UserError, match=r"adapter.rank: an adapter of rank 17 has [\d,]+ numbers, which take"):
         adapt(folder, adapter__targets=targets, adapter__rank=17)
-    with pytest.raises(UserError, match=r"adapter.rank: an adapter of rank 2147483648"):
-        adapt(folder, adapter__targets=targets, adapter__rank=2**31)
+    with pytest.raises(UserError, match=r"adapter.rank: an adapter of rank 2147483647"):
+        adapt(folder, adapter__targets=targets, adapter__rank=2**31 - 1)
 
 
 def test_settings_that_contradict_each_other_are_refused(
