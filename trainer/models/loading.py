@@ -130,6 +130,10 @@ def load(source: Source) -> Any:
     return adapters.merge(_read(base_of(source), "auto"), Path(source.model)).eval()
 
 
+QUIET = {f"_raise_exceptions_for_{what}": False for what in ("gated_repo", "missing_entries", "connection_errors")}
+"""Of transformers' cached_file, which then gives None for what is not there."""
+CONFIG, LARGEST_CONFIG = "config.json", 8 << 20
+"""The names of ImageNet-21k's classes make 1 MB. transformers needs 25 bytes for each byte of the file."""
 DEQUANTISED = ("fp8", "mxfp8", "mxfp4")
 """Quantised models that transformers reads into plain weights on any device (transformers/quantizers, 5.23): training,
 merging and sampling then see the same ones."""
@@ -142,8 +146,12 @@ def read_config(model: str) -> Any:
     is code.
     """
     from transformers.models.auto.configuration_auto import AutoConfig
+    from transformers.utils.hub import cached_file
 
     _check_files(model)
+    file = model if Path(model).is_file() else cached_file(model, CONFIG, **QUIET)
+    if file and (size := Path(file).stat().st_size) > LARGEST_CONFIG:
+        raise UserError(f"{model}: its {CONFIG} has {size:,} bytes, which is no model's; at most {LARGEST_CONFIG:,}")
     config: Any = AutoConfig.from_pretrained(model, trust_remote_code=False)
     config._attn_implementation = None
     for part in (config, config.get_text_config()):
@@ -171,11 +179,9 @@ def _check_files(model: str) -> None:
         for path in filter(Path.is_file, weight_files(folder)):  # names no other file than safetensors
             require_regular(path, folder)
     elif not folder.exists():
-        quiet = ("gated_repo", "missing_entries", "connection_errors")
-        quiet = {f"_raise_exceptions_for_{what}": False for what in quiet}
-        if found := cached_file(model, INDEX, **quiet):
+        if found := cached_file(model, INDEX, **QUIET):
             indexed(read_json(Path(found)) or {}, model)
-        if not cached_file(model, adapters.CONFIG, **quiet):
+        if not cached_file(model, adapters.CONFIG, **QUIET):
             return
     if adapters.is_folder(model) or not folder.exists():
         raise UserError(f"{model}: is an adapter, no whole model, or brings one; merge it, or remove {adapters.CONFIG}")

@@ -89,6 +89,15 @@ def test_weights_that_are_none_are_called_that(opener: str, folder: Path, tmp_pa
     assert "is a link that leads out of its folder" in refusal(opener, folder)
 
 
+def test_a_config_larger_than_any_models_is_not_read(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "id2label": {str(n): "x" * 99 for n in range(80_000)}}))
+    for opener in OPENERS:
+        assert re.search(r"its config.json has 8,\d{3},\d{3} bytes.*at most 8,388,608", refusal(opener, folder))
+    with pytest.raises(UserError, match=r"^model.config: .* has [\d,]+ bytes"):
+        networks.from_config(str(folder / "config.json"), 256, 0, 8, 0)
+
+
 @opened
 @pytest.mark.parametrize("kind", ["gptq", "none said"])
 def test_a_quantisation_that_is_not_read_is_named(kind: str, opener: str, folder: Path) -> None:
