@@ -64,6 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.prepare", description="Turn text into token shards.")
     parser.add_argument(
         "--input",
+        dest="inputs",
+        metavar="INPUT",
         nargs="+",
         required=True,
         type=path_or_name,
@@ -73,6 +75,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", required=True, type=folder, help="folder for shards and index.json")
     parser.add_argument(
         "--tokenizer",
+        dest="tokenizer_spec",
+        metavar="TOKENIZER",
         default="gpt2",
         type=path_or_name,
         help="gpt2, a local folder, a Hugging Face name, or train:WORDS for one trained on the input",
@@ -84,30 +88,23 @@ def main(arguments: list[str] | None = None) -> int:
     )
     kind.add_argument(
         "--conversations",
-        action="store_true",
+        dest="documents",
+        action="store_const",
+        const=conversations.DOCUMENTS,
         help="records are conversations (messages, or prompt and completion), of which the answers are learned",
     )
     parser.add_argument(
         "--chat-template", type=folder, metavar="FILE", help="a Jinja text, instead of the tokenizer's chat template"
     )
-    parser.add_argument("--validation-fraction", type=float, default=0.05, help="part of the text that is held out")
+    parser.add_argument(
+        "--validation-fraction", dest="fraction", type=float, default=0.05, help="part of the text that is held out"
+    )
     parser.add_argument("--seed", type=int, default=0, help="chooses the documents that are held out")
     parser.add_argument("--shard-tokens", type=int, default=100_000_000, help="most tokens in one shard file")
     parser.add_argument("--workers", type=int, default=0, help="processes; default: the CPUs and memory allow")
     options = parser.parse_args(arguments)
     try:
-        prepare(
-            options.input,
-            options.output,
-            options.tokenizer,
-            options.validation_fraction,
-            options.shard_tokens,
-            documents=conversations.DOCUMENTS if options.conversations else options.documents,
-            chat_template=options.chat_template,
-            text_field=options.text_field,
-            seed=options.seed,
-            workers=options.workers,
-        )
+        prepare(**vars(options))
     except OSError as error:
         raise UserError(
             f"--output {options.output}: {error.strerror or error} ({error.filename or options.output}); give a "

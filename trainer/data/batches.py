@@ -71,10 +71,19 @@ class Tokens:
                 first = offset * values.itemsize // mmap.PAGESIZE * mmap.PAGESIZE
                 pages.madvise(mmap.MADV_WILLNEED, first, (offset + count) * values.itemsize - first)
 
-    def place(self, position: int) -> str:
-        """The shard of a token and its place there, for messages."""
-        shard = int(np.searchsorted(self._starts, position, side="right")) - 1
-        return f"{self.paths[shard] if self.paths else 'the data'}, token {position - int(self._starts[shard])}"
+    def require_known(self, ids: np.ndarray, start: int) -> None:
+        """Raise UserError for an id outside the vocabulary: an accelerator would only fail an unnamed assertion.
+
+        start: the position of the first of `ids`, which are as they are in the shards.
+        """
+        if ids[highest := int(ids.argmax())] >= self.vocabulary:
+            position = start + highest
+            shard = int(np.searchsorted(self._starts, position, side="right")) - 1
+            file = self.paths[shard] if self.paths else "the data"
+            raise UserError(
+                f"data.directory: {file}, token {position - int(self._starts[shard])} is {ids[highest]}, outside the "
+                f"vocabulary of {self.vocabulary}: the shards do not belong to their {INDEX}; prepare the data again"
+            )
 
 
 @dataclass(frozen=True)
@@ -194,19 +203,13 @@ def share(per_step: int, rank: int, world: int) -> range:
 
 
 def gather(tokens: Tokens, indices: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets of the given windows, each int64 [len(indices), length].
-
-    Raises UserError for an id outside the vocabulary: an accelerator would only fail an unnamed assertion.
-    """
+    """Inputs and targets of the given windows, each int64 [len(indices), length]. Raises UserError."""
     for index in indices:
         tokens.announce(int(index) * length, length + 1)
     rows = np.stack([tokens.read(int(index) * length, length + 1) for index in indices]).astype(np.int64)
     if rows.max() >= tokens.vocabulary:
-        row, column = np.argwhere(rows >= tokens.vocabulary)[0]
-        raise UserError(
-            f"data.directory: {tokens.place(int(indices[row]) * length + int(column))} is {rows[row, column]}, outside "
-            f"the vocabulary of {tokens.vocabulary}: the shards do not belong to their {INDEX}; prepare the data again"
-        )
+        for index, row in zip(indices, rows, strict=True):
+            tokens.require_known(row, int(index) * length)
     return rows[:, :-1], rows[:, 1:]
 
 

@@ -121,7 +121,7 @@ def unfound(talk: Talk, text: str) -> list[int]:
             each
             for each in (
                 *(message.get(key) for key in ("content", *ANSWERS)),
-                *(text for call in message.get("tool_calls", []) for text in _texts(call["function"]["arguments"])),
+                *leaves([call["function"]["arguments"] for call in message.get("tool_calls", [])], decoded=False),
             )
             if isinstance(each, str) and each.strip()
         ]
@@ -134,14 +134,6 @@ def unfound(talk: Talk, text: str) -> list[int]:
         return any(text.count(way) >= max(1, whole.count(way)) for way in spelled)
 
     return [number for number, texts in enumerate(said) if not all(map(written, texts))]
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """The texts in an object."""
-    if isinstance(value, str):
-        yield value
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _texts(item)
 
 
 def shape(value: Any) -> Any:

@@ -45,6 +45,31 @@ CUTTINGS = {
     rf"\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_REST}",
 }
 """Expressions that cut text into words, as tokenizer.json files have them; gigatoken has its own code for each."""
+CUTTERS = "pretokenizers"
+
+
+def _split(pattern: dict[str, str], behavior: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": False}
+
+
+_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+BYTE_LEVEL = [
+    *([{**_BYTES, "add_prefix_space": space}] for space in (False, True)),
+    *([_split({"Regex": form}, "Isolated"), {**_BYTES, "use_regex": False}] for form in CUTTINGS.values()),
+]
+"""Steps that cut text for a vocabulary of bytes, known to be honoured, behind any number of NFC."""
+_SPACE = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+SENTENCEPIECE = [
+    ([_SPACE], []),
+    ([{"type": "Prepend", "prepend": "▁"}, _SPACE], []),
+    ([_SPACE], [_split({"String": " "}, "MergedWithPrevious")]),  # Gemma's
+    *(
+        ([], [{"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split}])
+        for scheme in ("never", "always", "first")
+        for split in (False, True)
+    ),
+]
+"""Normalizers, and steps that cut text, for a vocabulary that falls back to bytes."""
 
 Encode = Callable[[Sequence[str], Sequence[bool]], list[bytes]]
 """Texts, and whether each continues another, to the little-endian bytes of their ids."""
@@ -170,8 +195,8 @@ def continuing(parts: dict[str, Any]) -> dict[str, Any] | None:
             return None
         if "normalizers" in part:
             part = {**part, "normalizers": [kept for each in part["normalizers"] if (kept := bare(each)) is not None]}
-        if steps := part.get("pretokenizers"):  # the others put a space before each word
-            part = {**part, "pretokenizers": [bare(steps[0]), *steps[1:]]}
+        if steps := part.get(CUTTERS):  # the others put a space before each word
+            part = {**part, CUTTERS: [bare(steps[0]), *steps[1:]]}
         if part["type"] == "Metaspace":
             part = {**part, "prepend_scheme": "never"}
         return {**part, "add_prefix_space": False} if part.get("add_prefix_space") else part
@@ -190,53 +215,23 @@ def unfit(parts: dict[str, Any]) -> str:
     vocabulary, merges = model["vocab"], [tuple(pair) for pair in model["merges"]]
     if len(set(merges)) < len(merges):
         return "merges that stand twice"
+    steps = _steps(normal, "normalizers")
+    cuts = [{key: value for key, value in step.items() if key != "trim_offsets"} for step in _steps(cutter, CUTTERS)]
     if model["byte_fallback"]:
-        why = _unfit_sentencepiece(normal, cutter)
-        if model["ignore_merges"]:
-            why = why or "model.ignore_merges beside byte_fallback"
-        lacking = [b for b in range(256) if f"<0x{b:02X}>" not in vocabulary and (b > 127 or chr(b) not in vocabulary)]
-        if lacking or any("<0x" in one + two and BYTE.search(one + two) for one, two in merges):
-            why = why or "a vocabulary without all bytes"
+        known = SENTENCEPIECE
+        lacking = {b for b in range(256) if f"<0x{b:02X}>" not in vocabulary and (b > 127 or chr(b) not in vocabulary)}
+        whole = not lacking and not any("<0x" in one + two and BYTE.search(one + two) for one, two in merges)
     else:
-        why = _unfit_byte_level(normal, cutter)
-        if not vocabulary.keys() >= set(pre_tokenizers.ByteLevel.alphabet()):
-            why = why or "a vocabulary without all bytes"
-    return why or _unfit_added(parts["added_tokens"], normal)
-
-
-def _unfit_byte_level(normal: Any, cutter: Any) -> str:
-    steps = _steps(normal, "normalizers")
-    if any(step != {"type": "NFC"} for step in steps):
+        known = [([], cut) for cut in BYTE_LEVEL]
+        steps = [step for step in steps if step != {"type": "NFC"}]
+        whole = vocabulary.keys() >= set(pre_tokenizers.ByteLevel.alphabet())
+    if steps not in [normalizers for normalizers, _ in known]:
         return "its normalizer"
-    steps = _steps(cutter, "pretokenizers")
-    last = {**steps[-1], "trim_offsets": True} if steps else {}
-    whole = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
-    if len(steps) == 1 and last in ({**whole, "add_prefix_space": space} for space in (False, True)):
-        return ""
-    known = [
-        {"type": "Split", "pattern": {"Regex": form}, "behavior": "Isolated", "invert": False}
-        for form in CUTTINGS.values()
-    ]
-    after = {**whole, "use_regex": False, "add_prefix_space": False}
-    return "" if len(steps) == 2 and steps[0] in known and last == after else "how it cuts text into words"
-
-
-def _unfit_sentencepiece(normal: Any, cutter: Any) -> str:
-    space = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-    steps = _steps(normal, "normalizers")
-    if steps not in ([], [space], [{"type": "Prepend", "prepend": "▁"}, space]):
-        return "its normalizer"
-    cuts = _steps(cutter, "pretokenizers")
-    if cuts == [] and steps:
-        return ""
-    gemma = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
-    metaspace = [
-        {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split}
-        for scheme in ("never", "always", "first")
-        for split in (False, True)
-    ]
-    fits = (cuts == [gemma] and steps == [space]) or (not steps and len(cuts) == 1 and cuts[0] in metaspace)
-    return "" if fits else "how it cuts text into words"
+    if (steps, cuts) not in known:
+        return "how it cuts text into words"
+    if model["ignore_merges"] and model["byte_fallback"]:
+        return "model.ignore_merges beside byte_fallback"
+    return _unfit_added(parts["added_tokens"], normal) if whole else "a vocabulary without all bytes"
 
 
 def _steps(part: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:

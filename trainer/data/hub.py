@@ -122,27 +122,25 @@ def _below(part: Any, keys: tuple[str, ...], below: bool = False) -> Iterator[st
             yield from _below(each, keys, below or key in keys)
 
 
-def _named(folder: Path) -> list[tuple[str, str]]:
-    """What a folder's cards name as its files: the card, and the name or the pattern."""
+def _named(spec: str, folder: Path) -> list[str]:
+    """What a folder's cards name as its files, by name or pattern.
+
+    Raises UserError for an address, which `datasets` would ask.
+    """
     found = []
-    for name in ("README.md", ".huggingface.yaml"):
+    for name, read in (("README.md", card), (".huggingface.yaml", _read)):
         text = (folder / name).read_text("utf-8", errors="replace") if (folder / name).is_file() else ""
-        said = card(text) if name == "README.md" else _read(text)
-        found += [(name, path) for path in _below(said.get("configs"), ("data_files", "data_dir"))]
+        for path in _below(read(text).get("configs"), ("data_files", "data_dir")):
+            if "://" in path or "::" in path:
+                raise UserError(f"--input {spec}: {name} names {path}, which is not in the folder; name files of it")
+            found.append(path)
     return found
 
 
-def _require_readable(spec: str, folder: Path) -> None:
-    """Refuse a folder whose card names an address, which `datasets` would ask."""
-    for name, path in _named(folder):
-        if "://" in path or "::" in path:
-            raise UserError(f"--input {spec}: {name} names {path}, which is not in the folder; name files of it")
-
-
-def _require_whole(spec: str, folder: Path, data_files: Any) -> None:
+def _require_whole(spec: str, folder: Path, data_files: Any, named: list[str]) -> None:
     """Refuse a folder of which `datasets` reads files outside of it, one of two formats, or what it saved for itself.
 
-    data_files: what it reads, by split; a card may name any file.
+    data_files: what it reads, by split; named: what a card names, which may be any file.
     """
     require_listed(str(folder))
     taken = {Path(file) for files in data_files.values() for file in files}
@@ -151,15 +149,15 @@ def _require_whole(spec: str, folder: Path, data_files: Any) -> None:
         raise UserError(f"--input {spec}: was saved by save_to_disk; save it as Parquet: ds.to_parquet(...)")
     for path in taken:
         require_regular(path, folder)
-    if _named(folder):
+    if named:
         return
     inside = [path for path in sorted(folder.rglob("*")) if not path.is_dir() and not _ABOUT.fullmatch(path.name)]
     shown = [path for path in inside if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     found = {form: path for path in shown if (form := FORMATS.get(kind_of(path.name)[0]))}
     if len(found) > 1:
-        named = ", ".join(str(path.relative_to(folder)) for path in found.values())
+        both = ", ".join(str(path.relative_to(folder)) for path in found.values())
         raise UserError(
-            f"--input {spec}: the folder holds several formats ({named}), and `datasets` reads one of them; give each "
+            f"--input {spec}: the folder holds several formats ({both}), and `datasets` reads one of them; give each "
             "its own folder, or name the files in the card's configs"
         )
 
@@ -181,11 +179,10 @@ def _open(spec: str) -> tuple[Any, str]:
         try:
             if not offline() and "/" not in name and folder is None:
                 name = HfApi().dataset_info(name).id  # huggingface_hub 2.4 reads files of OWNER/NAME only
-            if folder is not None:
-                _require_readable(spec, folder)
+            named = _named(spec, folder) if folder is not None else []
             builder = datasets.load_dataset_builder(name, config)
             if folder is not None:
-                _require_whole(spec, folder, builder.config.data_files or {})
+                _require_whole(spec, folder, builder.config.data_files or {}, named)
             if folder is not None or not offline():
                 return builder.as_streaming_dataset(split=split), str(builder.hash)
             builder.download_and_prepare()

@@ -42,10 +42,7 @@ class Packed:
         return len(self.answers)
 
     def gather(self, windows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Inputs, targets and positions of these windows, each int64 [len(windows), length].
-
-        Raises UserError for an id outside the vocabulary: an accelerator would only fail an unnamed assertion.
-        """
+        """Inputs, targets and positions of these windows, each int64 [len(windows), length]. Raises UserError."""
         shape = len(windows), self.length
         inputs, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         targets = np.full(shape, IGNORED, np.int64)
@@ -55,11 +52,7 @@ class Packed:
                 start, size = int(self.starts[number]), int(self.sizes[number])
                 values = self.tokens.read(start, size)
                 ids = (values & ID).astype(np.int64)
-                if ids[highest := int(ids.argmax())] >= self.tokens.vocabulary:
-                    raise UserError(
-                        f"data.directory: {self.tokens.place(start + highest)} is {ids[highest]}, outside the "
-                        f"vocabulary of {self.tokens.vocabulary}: prepare the data again"
-                    )
+                self.tokens.require_known(ids, start)
                 part = slice(place, place + size - 1)
                 inputs[row, part] = ids[:-1]
                 targets[row, part] = np.where(values[1:] & COUNTS, ids[1:], IGNORED)

@@ -15,10 +15,10 @@ UNBROKEN = 10
 """Letters without case in one word that make a sentence: Chinese, Japanese and Thai put no space between words."""
 
 
-def leaves(value: Any) -> Iterator[str]:
-    """The texts in a value, also in lists, in objects and in JSON that is text."""
+def leaves(value: Any, decoded: bool = True) -> Iterator[str]:
+    """The texts in a value, also in lists and in objects; decoded: and in JSON that is text."""
     if isinstance(value, str):
-        if value[:1] in ("{", "["):
+        if decoded and value[:1] in ("{", "["):
             try:
                 inside = json.loads(value)
             except (ValueError, RecursionError):
@@ -28,7 +28,7 @@ def leaves(value: Any) -> Iterator[str]:
                 return
         yield value
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from leaves(item)
+        yield from leaves(item, decoded)
 
 
 def words(text: str) -> list[str]:

@@ -161,13 +161,13 @@ def test_a_folder_of_two_formats_is_refused_and_names_both(tmp_path: Path, names
         (tmp_path / name).write_text('{"text": "Light."}\n')
     if refused:
         with pytest.raises(UserError, match=r"several formats") as caught:
-            hub._require_whole("hf:x", tmp_path, {})
+            hub._require_whole("hf:x", tmp_path, {}, hub._named("hf:x", tmp_path))
         assert all(name in str(caught.value) for name in names)
         (tmp_path / "README.md").write_text("---\npretty_name: data_files of mine\n---\n")
         with pytest.raises(UserError, match=r"several formats"):
-            hub._require_whole("hf:x", tmp_path, {})
+            hub._require_whole("hf:x", tmp_path, {}, hub._named("hf:x", tmp_path))
         (tmp_path / "README.md").write_text(f"---\n'configs':\n- data_dir: {Path(names[0]).parent}\n---\n")
-    hub._require_whole("hf:x", tmp_path, {})
+    hub._require_whole("hf:x", tmp_path, {}, hub._named("hf:x", tmp_path))
 
 
 @pytest.mark.parametrize("below", ["", "train", "en/train"])
