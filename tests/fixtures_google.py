@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from infra.finding import Finding, Level
 from infra.gke.doctor import checks, google_client
 from infra.gke.services import apis
 from infra.parse import parse
+from tests.served import served
 
 TOKEN = "ya29.secret-token"
 PROJECT, ZONE, REGION = "my-project", "us-central1-a", "us-central1"
@@ -82,36 +82,23 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
     made = Cloud()
     monkeypatch.setenv("PATH", str(tmp_path))  # none of this machine's programs, which have its own logins
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path = self.path.split("?")[0]
-            made.asked.append(self.path)
-            status, body = 404, {"error": {"message": f"{path} was not found"}}
-            if self.headers["Authorization"] != f"Bearer {TOKEN}":
-                status, body = 401, {"error": {"message": "Request had invalid authentication credentials."}}
-            elif path in made.answers:
-                answer = made.answers[path]
-                status, body = answer if isinstance(answer, tuple) else (200, answer)
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(json.dumps(body).encode())
+    def answer(request: BaseHTTPRequestHandler) -> tuple[int, bytes]:
+        path = request.path.split("?")[0]
+        made.asked.append(request.path)
+        status, body = 404, {"error": {"message": f"{path} was not found"}}
+        if request.headers["Authorization"] != f"Bearer {TOKEN}":
+            status, body = 401, {"error": {"message": "Request had invalid authentication credentials."}}
+        elif path in made.answers:
+            found = made.answers[path]
+            status, body = found if isinstance(found, tuple) else (200, found)
+        return status, json.dumps(body).encode()
 
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.do_GET()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    for name in google_client.SERVICES:
-        monkeypatch.setitem(google_client.SERVICES, name, f"http://127.0.0.1:{server.server_port}/{name}")
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", TOKEN)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    yield made
-    server.shutdown()
-    server.server_close()
+    with served(answer) as address:
+        for name in google_client.SERVICES:
+            monkeypatch.setitem(google_client.SERVICES, name, f"http://{address}/{name}")
+        yield made
 
 
 def found(level: Level, stack_config: StackConfig | None = None) -> list[Finding]:

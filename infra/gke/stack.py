@@ -29,7 +29,7 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
         ConfigError: its zones do not have the machines.
     """
     gke = config.section(GkeConfig)
-    if problems := list(availability.problems(config)):
+    if problems := availability.problems(config):
         raise ConfigError(stack, problems)
     gcp_provider = provider(config, stack)
     owned = pulumi.ResourceOptions(providers={"gcp": gcp_provider})

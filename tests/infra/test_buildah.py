@@ -9,13 +9,14 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra import buildah
+from tests.served import served
 
 # Waits until the test has seen the lines that it wants.
 BUILD = """
@@ -80,40 +81,37 @@ def test_stacks_that_come_up_at_once_build_an_image_once(monkeypatch: pytest.Mon
     assert told == ["image: another pulumi up builds it"]
 
 
-class Registry(BaseHTTPRequestHandler):
+ACCOUNT = base64.b64encode(b"trainyard:word").decode()
+
+
+class Registry:
     """Has, for those with the account, what others pushed under every tag, and the digests in `there`."""
 
-    there: tuple[str, ...] = ()
-    asked: list[str]
+    def __init__(self) -> None:
+        self.there: tuple[str, ...] = ()
+        self.asked: list[str] = []
 
-    def do_HEAD(self) -> None:
-        name = self.path.rpartition("/")[2]
+    def __call__(self, request: BaseHTTPRequestHandler) -> tuple[int, bytes]:
+        name = request.path.rpartition("/")[2]
         self.asked.append(name)
-        wanted = "Basic " + base64.b64encode(b"trainyard:word").decode()
         has = name in self.there or not name.startswith("sha256:")
-        self.send_response(401 if self.headers.get("Authorization") != wanted else 200 if has else 404)
-        self.send_header("Docker-Content-Digest", "sha256:theirs")
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:  # pyrefly: ignore[bad-override]
-        pass
+        return 401 if request.headers.get("Authorization") != f"Basic {ACCOUNT}" else 200 if has else 404, b""
 
 
 @pytest.fixture
-def image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    monkeypatch.setattr(Registry, "there", ())
-    monkeypatch.setattr(Registry, "asked", [], raising=False)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"127.0.0.1:{server.server_address[1]}"
-    auth = {"auths": {address: {"auth": base64.b64encode(b"trainyard:word").decode()}}}
-    (tmp_path / "auth.json").write_text(json.dumps(auth))
+def registry() -> Registry:
+    return Registry()
+
+
+@pytest.fixture
+def image(registry: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, Any]]:
     monkeypatch.setattr(buildah, "ROOT", tmp_path)
     monkeypatch.setattr(buildah.shutil, "which", lambda _: "buildah")
-    where = {"target": f"{address}/trainyard/trainer:1", "context": str(tmp_path), "dockerfile": "Dockerfile"}
-    yield {**where, "buildArgs": {}, "insecure": True, "compression": "zstd", "authfile": str(tmp_path / "auth.json")}
-    server.shutdown()
-    server.server_close()
+    with served(registry) as address:
+        file = tmp_path / "auth.json"
+        file.write_text(json.dumps({"auths": {address: {"auth": ACCOUNT}}}))
+        where = {"target": f"{address}/trainyard/trainer:1", "context": str(tmp_path), "dockerfile": "Dockerfile"}
+        yield {**where, "buildArgs": {}, "insecure": True, "compression": "zstd", "authfile": str(file)}
 
 
 class Builder:
@@ -148,23 +146,23 @@ def test_a_tag_that_somebody_else_pushed_is_never_taken_for_the_image(image: dic
     ],
 )
 def test_an_image_is_that_of_our_own_push_or_it_is_built(
-    image: dict[str, Any], there: tuple[str, ...], note: str | None, builds: bool
+    image: dict[str, Any], registry: Registry, there: tuple[str, ...], note: str | None, builds: bool
 ) -> None:
     buildah.publish(image, Builder())
     if note:
         buildah._note(image["target"]).write_text(note)
-    Registry.there, again = there, Builder()
+    registry.there, again = there, Builder()
     assert buildah.publish(image, again) == "sha256:ours"
     assert bool(again.commands) is builds
-    assert all(name.startswith("sha256:") for name in Registry.asked), "no tag is asked for"
+    assert all(name.startswith("sha256:") for name in registry.asked), "no tag is asked for"
 
 
-def test_a_refresh_asks_for_the_digest_and_with_the_account(image: dict[str, Any]) -> None:
+def test_a_refresh_asks_for_the_digest_and_with_the_account(image: dict[str, Any], registry: Registry) -> None:
     name = image["target"].rpartition(":")[0]
     state = {**image, "reference": f"{name}@sha256:ours"}
     assert not buildah.BuildahProvider().read("id", state).id
-    Registry.there = ("sha256:ours",)
+    registry.there = ("sha256:ours",)
     assert buildah.BuildahProvider().read("id", state).id == "id"
-    Registry.there = ()
+    registry.there = ()
     assert buildah.BuildahProvider().read("id", {**state, "authfile": None}).id, "it tells strangers nothing"
     assert not buildah.registry_has("127.0.0.1:9/trainer@sha256:ours", insecure=True), "nobody answers"

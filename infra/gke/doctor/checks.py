@@ -14,10 +14,11 @@ from infra.config import StackConfig
 from infra.doctor import images, prerequisites
 from infra.facts import numbers
 from infra.finding import Finding, ok, or_unchecked, problem, unchecked, warning
+from infra.gke.availability import lacking
 from infra.gke.cluster import PLUGIN
 from infra.gke.doctor import quota
 from infra.gke.doctor.google_client import LOGIN, Google, NoAnswer, connect
-from infra.gke.keys import GkeConfig, GkeNodes, zones
+from infra.gke.keys import GkeConfig, zones
 from infra.gke.services import apis, buckets, used
 
 #: Project of the shipped stack files, until the user sets another.
@@ -169,23 +170,10 @@ def _version(google: Google, config: StackConfig) -> Iterator[Finding]:
 
 
 def _offered(google: Google, config: StackConfig) -> Iterator[Finding]:
-    """Whether the zones offer the machine, disk and accelerator types."""
-    gke, nodes, accelerator = config.section(GkeConfig), config.section(GkeNodes), config.machine.accelerator
-    wanted = [("machine-types", gke.system_machine_type, gke.zone)]
-    for zone in zones(config):
-        wanted += [("machine-types", nodes.machine_type, zone), ("disk-types", nodes.disk_type, zone)]
-        wanted += [("accelerator-types", accelerator, zone)] if accelerator else []
-    for kind, name, zone in wanted:
-        word, _, _ = kind.partition("-")
-        try:
-            google.get("compute", f"projects/{gke.project}/zones/{zone}/{word}Types/{name}")
-        except NoAnswer as reason:
-            if reason.status != 404:
-                raise
-            yield problem(
-                name,
-                f"is not offered in {zone}",
-                f"gcloud compute {kind} list --filter name={name} --project {gke.project}   # then set gke.zone",
-            )
-        else:
-            yield ok(name, f"is offered in {zone}")
+    missing = list(lacking(google, config))
+    for kind, name, zone in missing:
+        listing = f"gcloud compute {kind}-types list --filter name={name}"
+        project = config.section(GkeConfig).project
+        yield problem(name, f"is not offered in {zone}", f"{listing} --project {project}   # then set gke.zone")
+    if not missing:
+        yield ok("machines", f"{', '.join(zones(config))} has all types of machines, disks and accelerators")

@@ -7,9 +7,7 @@ on the wire, so that the SDK parses them as it parses AWS.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -27,6 +25,7 @@ from infra.eks.doctor import aws_client, checks
 from infra.eks.doctor.aws_client import Amazon, connect
 from infra.finding import Finding, Level
 from infra.parse import parse
+from tests.served import served
 
 STACK, REGION, NAME = "aws-g4dn", "us-east-1", "trainyard-aws-g4dn"
 ZONES = ["use1-az1", "use1-az2", "use1-az4"]
@@ -151,20 +150,8 @@ def moto() -> Iterator[str]:
 def echo() -> Iterator[str]:
     """Address of a server that returns the caller's address, as AWS's own service does."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(f"{ADDRESS}\n".encode())
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with served(lambda _: (200, f"{ADDRESS}\n".encode())) as address:
+        yield f"http://{address}"
 
 
 @pytest.fixture

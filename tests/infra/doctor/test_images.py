@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +12,7 @@ from infra.doctor import images
 from infra.parse import parse
 from infra.sections import ImageConfig
 from tests.conftest import write_kubeconfig
+from tests.served import served
 
 
 @pytest.mark.parametrize(("chosen", "program"), [("buildkit", "docker"), ("buildah", "buildah")])
@@ -33,21 +31,8 @@ def registry() -> Iterator[tuple[str, dict[str, int]]]:
     """Address of a registry, and the status that it answers with."""
     answer = {"status": 200}
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(answer["status"])
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    yield f"127.0.0.1:{server.server_port}", answer
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with served(lambda _: (answer["status"], b"")) as address:
+        yield address, answer
 
 
 def test_a_registry_that_wants_a_login_names_the_command(

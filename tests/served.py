@@ -1,0 +1,38 @@
+"""An HTTP server on this machine whose answers a test gives."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+#: Status and body for a request, of which the handler knows path, headers and method (`command`).
+Answer = Callable[[BaseHTTPRequestHandler], tuple[int, bytes]]
+
+
+@contextmanager
+def served(answer: Answer) -> Iterator[str]:
+    """Answer GET, HEAD and POST; the server's host and port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            status, body = answer(self)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"" if self.command == "HEAD" else body)
+
+        do_HEAD = do_POST = do_GET
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
