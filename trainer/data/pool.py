@@ -1,17 +1,15 @@
-"""Spread pieces of work over processes, with a progress bar on a terminal and log lines elsewhere."""
+"""Spread pieces of work over processes, and log how far they are."""
 
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from typing import Any
-
-from tqdm import tqdm
 
 from trainer.config import container
 from trainer.data.documents import Piece
@@ -22,8 +20,7 @@ from trainer.log import event
 
 WORKER_BYTES = 400 << 20
 """Memory that one process may need: cached words, text in progress, libraries."""
-LOG_SECONDS, BAR_SECONDS = 10.0, 0.5
-"""Between two log lines, and two changes of the bar."""
+LOG_SECONDS = 10.0
 
 
 def available_cpus() -> int:
@@ -34,37 +31,32 @@ def available_cpus() -> int:
 
 
 def run(pieces: list[Piece], settings: Settings, workers: int) -> list[Part]:
-    """The records of all pieces, in order. Tells how far it is: as a bar on a terminal, elsewhere every LOG_SECONDS.
+    """The records of all pieces, in order. A thread logs every LOG_SECONDS how far it is.
 
-    A piece may be one compressed file of many gigabytes, so the bytes read are told too, by a thread.
+    A piece may be one compressed file of many gigabytes, so the bytes read are told too.
     """
     parts: list[Part] = []
     read = multiprocessing.get_context("spawn").Value("Q")
     sizes = {segment.source: segment.source.size for piece in pieces for segment in piece.segments}
-    of = f" of {sum(sizes.values()) >> 20}" if all(sizes.values()) else ""
+    of = f"/{sum(sizes.values()) >> 20}" if all(sizes.values()) else ""
     before, begun, ended = len(settings.recorded()), time.monotonic(), threading.Event()
-    with tqdm(total=len(pieces), desc="prepare", unit="piece", disable=not sys.stderr.isatty()) as bar:
 
-        def tell() -> None:
-            while not ended.wait(LOG_SECONDS if bar.disable else BAR_SECONDS):
-                megabytes = f"{read.value >> 20}{of}"
-                if not bar.disable:
-                    bar.set_postfix_str(f"{megabytes} MiB read")
-                    continue
-                done, new = len(parts), len(parts) - before
-                seconds = (time.monotonic() - begun) * (len(pieces) - done)
-                left = {"eta_seconds": round(seconds / new)} if new > 0 else {}
-                event("preparing", pieces=f"{done}/{len(pieces)}", read_mib=megabytes.replace(" of ", "/"), **left)
+    def tell() -> None:
+        while not ended.wait(LOG_SECONDS):
+            done, new = len(parts), len(parts) - before
+            seconds = (time.monotonic() - begun) * (len(pieces) - done)
+            left = {"eta_seconds": round(seconds / new)} if new > 0 else {}
+            with suppress(OSError):  # nobody reads any more
+                event("preparing", pieces=f"{done}/{len(pieces)}", read_mib=f"{read.value >> 20}{of}", **left)
 
-        telling = threading.Thread(target=tell, daemon=True)
-        telling.start()
-        try:
-            for part in _parts(pieces, settings, workers, read):
-                parts.append(part)
-                bar.update()
-        finally:
-            ended.set()
-            telling.join()
+    telling = threading.Thread(target=tell, daemon=True)
+    telling.start()
+    try:
+        for part in _parts(pieces, settings, workers, read):
+            parts.append(part)
+    finally:
+        ended.set()
+        telling.join()
     return parts
 
 

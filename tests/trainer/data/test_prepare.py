@@ -222,18 +222,20 @@ def test_what_is_read_is_told_before_a_piece_ends(
     tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     """A large compressed file is one piece: without its bytes nothing would be told for minutes."""
-    told, real = list[dict[str, str]](), pool._parts
-    enough = threading.Event()
+    real, before, after = pool._parts, threading.Event(), threading.Event()
 
     def event(_name: str, **fields: str) -> None:
-        told.append(fields)
-        if len(told) > 1 and not told[-1]["read_mib"].startswith("0/"):
-            enough.set()
+        if fields["pieces"] == "0/2" and fields["read_mib"] == "2/2":
+            before.set()
+        if fields["pieces"] == "1/2" and "eta_seconds" in fields:
+            after.set()
 
     def parts(*given: Any) -> Iterator[Any]:
         found = list(real(*given))  # no piece has ended for run()
-        assert enough.wait(20)
-        yield from found
+        assert before.wait(20)
+        yield found[0]
+        assert after.wait(20)
+        yield found[1]
 
     monkeypatch.setattr(documents, "PIECE_BYTES", 1)
     monkeypatch.setattr(pool, "LOG_SECONDS", 0.01)
@@ -242,20 +244,9 @@ def test_what_is_read_is_told_before_a_piece_ends(
     for number in range(2):
         noise = random.Random(number).randbytes(1_200_000).hex()  # compresses to a half
         (tmp_path / f"{number}.txt.gz").write_bytes(gzip.compress(noise.encode(), 1))
-    inputs = [str(tmp_path / f"{number}.txt.gz") for number in range(2)]
-    options = (
-        "--output",
-        tmp_path / "out",
-        "--tokenizer",
-        tokenizer,
-        "--workers",
-        str(workers),
-        "--documents",
-        "lines",
-    )
-    run("--input", *inputs, *options)
-    assert told[-1]["pieces"] == "0/2"
-    assert told[-1]["read_mib"] == "2/2"
+    options = ("--tokenizer", tokenizer, "--workers", str(workers), "--documents", "lines")
+    run("--input", f"{tmp_path}/*.gz", "--output", tmp_path / "out", *options)
+    assert after.is_set()
 
 
 def test_what_abandoned_preparations_left_goes_with_the_next(
