@@ -17,15 +17,7 @@ from trainer.config.addresses import on_volume
 from trainer.contract import EXIT_USAGE, STACK_KEYS
 from workloads.layout import DATA, DATASETS, MODELS, dataset_folder, is_on_hub, weights_folder
 from workloads.objects import await_annotations, ignore_disruptions, metadata, pod_template
-from workloads.pod import (
-    STAYS,
-    TRAINER_ENVIRONMENT,
-    container_security,
-    environment,
-    resources,
-    trainer_mounts,
-    trainer_pod,
-)
+from workloads.pod import STAYS, resources, trainer_mounts
 from workloads.secrets import HUB, Tokens
 from workloads.workspace import Workspace
 
@@ -167,40 +159,26 @@ def _pod(
     tokens: Tokens,
     account: k8s.core.v1.ServiceAccount | None,
 ) -> k8s.core.v1.PodSpecArgs:
-    config, keys, core = stack.dataset, json.dumps(stack_keys(stack.training)), k8s.core.v1
+    config, keys = stack.dataset, json.dumps(stack_keys(stack.training))
     if command[0] == "trainer.prepare":  # a process for each core that the Job asks for; the bytes do not depend on it
         command = [*command, "--workers", str(math.ceil(config.cpu))]
 
-    def container(
-        name: str, command: list[str], env: list[core.EnvVarArgs], mounts: list[core.VolumeMountArgs]
-    ) -> core.ContainerArgs:
-        return core.ContainerArgs(
-            name=name,
-            image=workspace.image.reference,
-            args=command,
-            env=env,
-            resources=resources(config.cpu, config.memory_gib),
-            security_context=container_security(),
-            volume_mounts=mounts,
-            # Puts the reason of a failure into the pod's status, where Pulumi finds it.
-            termination_message_policy="FallbackToLogsOnError",
-        )
+    needs = resources(config.cpu, config.memory_gib)
+    # Puts the reason of a failure into the pod's status, where Pulumi finds it.
+    told = {"termination_message_policy": "FallbackToLogsOnError"}
 
-    def reader(name: str, command: list[str]) -> core.ContainerArgs:
+    def reader(name: str, command: list[str]) -> k8s.core.v1.ContainerArgs:
         # It may reach the Hugging Face hub; by default the image is offline.
-        env = environment(TRAINER_ENVIRONMENT | {"HF_HUB_OFFLINE": "0", STACK_KEYS: keys})
-        return container(name, ["python", "-m", *command], [*env, *tokens.environment(HUB)], _reader_mounts())
+        variables, words = {"HF_HUB_OFFLINE": "0", STACK_KEYS: keys}, ["python", "-m", *command]
+        hub = tokens.environment(HUB)
+        return workspace.container(name, words, needs, variables, hub, volume_mounts=_reader_mounts(), **told)
 
     # Of folders that are not there, the kubelet would make root the owner.
-    folders = container(
-        "folders", ["mkdir", "-p", DATASETS, MODELS], environment(TRAINER_ENVIRONMENT), trainer_mounts()
-    )
+    folders = workspace.container("folders", ["mkdir", "-p", DATASETS, MODELS], needs, **told)
     fetching = [reader("fetch" if n == 0 else f"fetch-{n + 1}", fetch) for n, fetch in enumerate(fetches)]
 
-    return trainer_pod(
+    return workspace.pod(
         reader("prepare", command),
-        workspace.volume,
-        image_pull_secrets=workspace.pull_secrets,
         init_containers=[folders, *fetching],
         service_account_name=account.metadata.name if account else None,
         restart_policy="Never",

@@ -28,17 +28,7 @@ from workloads.objects import (
     ports,
     select,
 )
-from workloads.pod import (
-    STAYS,
-    TRAINER_ENVIRONMENT,
-    container_security,
-    environment,
-    from_field,
-    node_environment,
-    resources,
-    trainer_mounts,
-    trainer_pod,
-)
+from workloads.pod import STAYS, from_field, node_environment, resources
 from workloads.workspace import Namespace, Workspace
 
 NAME = "gpu-check"
@@ -66,10 +56,8 @@ class GpuCheck(pulumi.ComponentResource):
             NAME, namespace.name, own, opts, ingress=[(own, None)], egress=[(own, None), (None, ports(*API_PORTS))]
         )
         pool = workspace.cluster.workers
-        pod = trainer_pod(
+        pod = workspace.pod(
             _container(job_name, config, workspace),
-            workspace.volume,
-            image_pull_secrets=workspace.pull_secrets,
             service_account_name=account.metadata.name,
             token=True,
             subdomain=NAME,
@@ -132,10 +120,9 @@ def _job_name(config: StackConfig, workspace: Workspace) -> str:
 
 def _container(job_name: str, config: StackConfig, workspace: Workspace) -> k8s.core.v1.ContainerArgs:
     workers, check, pool = config.workers, config.check, workspace.cluster.workers
-    return k8s.core.v1.ContainerArgs(
-        name=NAME,
-        image=workspace.image.reference,
-        args=[
+    return workspace.container(
+        NAME,
+        [
             *("python", "-m", "trainer.gpu_check"),
             *("--nodes", str(workers.count)),
             *("--processes", str(workers.processes)),
@@ -146,14 +133,12 @@ def _container(job_name: str, config: StackConfig, workspace: Workspace) -> k8s.
             *("--master", f"{job_name}-0.{NAME}:{PORT}"),
             *("--config-map", job_name),
         ],
-        env=[
-            *environment(TRAINER_ENVIRONMENT | node_environment(workers, pool)),
+        resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores, pool.devices),
+        node_environment(workers, pool),
+        [
             from_field("NODE_RANK", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
             from_field("NAMESPACE", "metadata.namespace"),
             from_field("NODE_NAME", "spec.nodeName"),
         ],
-        resources=resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores, pool.devices),
-        security_context=container_security(),
-        volume_mounts=trainer_mounts(),
         termination_message_policy="FallbackToLogsOnError",
     )

@@ -24,7 +24,7 @@ from workloads.objects import (
     ports,
     select,
 )
-from workloads.pod import TRAINER_ENVIRONMENT, container_security, environment, pod_security, resources
+from workloads.pod import pod_security, resources
 from workloads.training import Training
 from workloads.workspace import Workspace
 
@@ -54,18 +54,16 @@ class Requeue(pulumi.ComponentResource):
         bind_role(NAME, described, rules, account, namespace, opts)
         # No policy can name the API server's address.
         make_policy(NAME, namespace, select(NAME), opts, egress=[(None, ports(*API_PORTS))])
-        container = k8s.core.v1.ContainerArgs(
-            name=NAME,
-            image=workspace.image.reference,
-            args=[
+        container = workspace.container(
+            NAME,
+            [
                 *("python", "-m", "trainer.requeue"),
                 *("--minutes", f"{config.job.hold_minutes:g}"),
                 *(("--nodes", str(config.nodes.max)) if config.nodes else ()),
                 *jobs,
             ],
-            env=environment(TRAINER_ENVIRONMENT),
-            resources=resources(cpu=0.01, memory_gib=0.0625),
-            security_context=container_security(),
+            resources(cpu=0.01, memory_gib=0.0625),
+            volume_mounts=None,
         )
         pod = k8s.core.v1.PodSpecArgs(
             containers=[container],

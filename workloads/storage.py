@@ -14,15 +14,7 @@ from trainer.contract import TRAINER_ID
 from workloads.layout import ACCESS_GIB, DATA, VOLUME_ACCESS
 from workloads.nfs import NfsServer
 from workloads.objects import component, make_claim, make_namespace, make_policy, metadata, pod_template
-from workloads.pod import (
-    TRAINER_ENVIRONMENT,
-    container_security,
-    environment,
-    resources,
-    root_security,
-    trainer_mounts,
-    trainer_pod,
-)
+from workloads.pod import resources, root_security
 from workloads.secrets import store_image_pull
 from workloads.workspace import Namespace, Workspace
 
@@ -152,20 +144,14 @@ def declare_volume_access(workspace: Workspace) -> k8s.core.v1.PodTemplate:
     when none has come for some minutes (trainer/volume.py).
     """
     cluster, namespace = workspace.cluster, workspace.namespace
-    container = k8s.core.v1.ContainerArgs(
-        name=VOLUME_ACCESS,
-        image=workspace.image.reference,
-        args=["python", "-m", "trainer.volume", "wait"],
-        env=environment(TRAINER_ENVIRONMENT),
-        resources=resources(cpu=0.1, memory_gib=ACCESS_GIB),
-        security_context=container_security(),
-        volume_mounts=trainer_mounts(),
+    container = workspace.container(
+        VOLUME_ACCESS,
+        ["python", "-m", "trainer.volume", "wait"],
+        resources(cpu=0.1, memory_gib=ACCESS_GIB),
         termination_message_policy="FallbackToLogsOnError",
     )
-    pod = trainer_pod(
+    pod = workspace.pod(
         container,
-        workspace.volume,
-        image_pull_secrets=workspace.pull_secrets,
         service_account_name=READER if cluster.reader_annotations is not None else None,
         restart_policy="Never",
         active_deadline_seconds=ACCESS_SECONDS,

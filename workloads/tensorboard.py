@@ -7,7 +7,7 @@ import pulumi_kubernetes as k8s
 
 from workloads.layout import DATA, TENSORBOARD_PORT
 from workloads.objects import GONE_AT_ONCE, make_deployment, make_service, metadata
-from workloads.pod import TRAINER_ENVIRONMENT, container_security, environment, resources, trainer_mounts, trainer_pod
+from workloads.pod import resources, trainer_mounts
 from workloads.workspace import Workspace
 
 NAME = "tensorboard"
@@ -30,28 +30,20 @@ class TensorBoard(pulumi.ComponentResource):
 
 def _pod(workspace: Workspace) -> k8s.core.v1.PodSpecArgs:
     core = k8s.core.v1
-    container = core.ContainerArgs(
-        name=NAME,
-        image=workspace.image.reference,
-        args=[
+    container = workspace.container(
+        NAME,
+        [
             "tensorboard",
             f"--logdir={DATA}/runs",
             "--bind_all",
             f"--port={TENSORBOARD_PORT}",
             f"--reload_interval={RELOAD_SECONDS}",
         ],
-        env=environment(TRAINER_ENVIRONMENT),
+        resources(cpu=0.05, memory_gib=1),
         ports=[core.ContainerPortArgs(name="http", container_port=TENSORBOARD_PORT)],
         readiness_probe=core.ProbeArgs(
             http_get=core.HTTPGetActionArgs(path="/", port=TENSORBOARD_PORT), period_seconds=5, timeout_seconds=5
         ),
-        resources=resources(cpu=0.05, memory_gib=1),
-        security_context=container_security(),
         volume_mounts=trainer_mounts(read_only=True),
     )
-    return trainer_pod(
-        container,
-        workspace.volume,
-        image_pull_secrets=workspace.pull_secrets,
-        termination_grace_period_seconds=5,
-    )
+    return workspace.pod(container, termination_grace_period_seconds=5)

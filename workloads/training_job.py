@@ -17,17 +17,7 @@ from trainer.contract import EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, STACK
 from workloads.elastic import job_size, node_range
 from workloads.layout import CONFIGURED
 from workloads.objects import ignore_disruptions, pod_template, select
-from workloads.pod import (
-    STAYS,
-    TRAINER_ENVIRONMENT,
-    container_security,
-    environment,
-    from_field,
-    node_environment,
-    resources,
-    trainer_mounts,
-    trainer_pod,
-)
+from workloads.pod import STAYS, from_field, node_environment, resources, trainer_mounts
 from workloads.rendezvous import Rendezvous
 from workloads.workspace import Workspace
 
@@ -110,24 +100,16 @@ def trainer_pod_spec(
     ]
     volume = core.VolumeArgs(name=CONFIGURED, config_map=core.ConfigMapVolumeSourceArgs(name=configuration))
     mount = core.VolumeMountArgs(name=CONFIGURED, mount_path=str(CONFIGURATION.parent), read_only=True)
-    container = core.ContainerArgs(
-        name=container_name,
-        image=workspace.image.reference,
-        # Arguments only: the image's entry point is an init, which hands SIGTERM on as PID 1.
-        args=command,
-        env=[
-            *environment(
-                TRAINER_ENVIRONMENT
-                | {STACK: pulumi.get_stack()}
-                | node_environment(workers, pool)
-                | (client.environment if client else {})
-            ),
+    container = workspace.container(
+        container_name,
+        command,
+        resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores, pool.devices),
+        {STACK: pulumi.get_stack()} | node_environment(workers, pool) | (client.environment if client else {}),
+        [
             from_field("POD_IP", "status.podIP"),
             from_field("RDZV_ID", "metadata.labels['batch.kubernetes.io/controller-uid']"),
             *tokens,
         ],
-        resources=resources(workers.cpu, workers.memory_gib, workers.gpus, pool.whole_cores, pool.devices),
-        security_context=container_security(),
         volume_mounts=[*trainer_mounts(), mount, *([client.mount] if client else [])],
     )
     silent = [
@@ -146,11 +128,9 @@ def trainer_pod_spec(
         when_unsatisfiable="ScheduleAnyway",
         label_selector=select("trainer", config.training_name),
     )
-    return trainer_pod(
+    return workspace.pod(
         container,
-        workspace.volume,
         volumes=[volume, *([client.volume] if client else [])],
-        image_pull_secrets=workspace.pull_secrets,
         subdomain=service_name(config),
         restart_policy="Never",
         termination_grace_period_seconds=pool.grace_seconds,

@@ -5,9 +5,10 @@ The namespace enforces restricted Pod Security and allows only the traffic that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pulumi
 import pulumi_kubernetes as k8s
@@ -19,7 +20,14 @@ from infra.image import ContainerImage
 from infra.training_rules import web_servers
 from trainer.contract import ETCD_PORT
 from workloads.objects import Peers, make_namespace, make_policy, ports, select
-from workloads.pod import SharedVolume
+from workloads.pod import (
+    TRAINER_ENVIRONMENT,
+    SharedVolume,
+    container_security,
+    environment,
+    trainer_mounts,
+    trainer_pod,
+)
 
 #: Pinned, so that a cluster upgrade does not change what is admitted. An older API server uses its latest version.
 POD_SECURITY = {**dict.fromkeys(("enforce", "audit", "warn"), "restricted"), "enforce-version": "v1.33"}
@@ -67,6 +75,33 @@ class Workspace:
             # The first pod fixes the node, so the workers must fit there as well.
             return SharedVolume(claim, True, pool.node_selector, pool.tolerations)
         return SharedVolume(claim, False, self.cluster.node_selector)
+
+    def container(
+        self,
+        name: str,
+        args: Sequence[pulumi.Input[str]],
+        needs: k8s.core.v1.ResourceRequirementsArgs,
+        variables: Mapping[str, str] | None = None,
+        sources: Sequence[k8s.core.v1.EnvVarArgs] = (),
+        **options: Any,
+    ) -> k8s.core.v1.ContainerArgs:
+        """A container of the trainer's image, with the volume unless `options` say otherwise. `sources`: variables
+        whose values the cluster fills in."""
+        options.setdefault("volume_mounts", trainer_mounts())
+        return k8s.core.v1.ContainerArgs(
+            name=name,
+            image=self.image.reference,
+            # Arguments only: the image's entry point is an init, which hands SIGTERM on as PID 1.
+            args=list(args),
+            env=[*environment(TRAINER_ENVIRONMENT | dict(variables or {})), *sources],
+            resources=needs,
+            security_context=container_security(),
+            **options,
+        )
+
+    def pod(self, container: k8s.core.v1.ContainerArgs, **options: Any) -> k8s.core.v1.PodSpecArgs:
+        """A pod of the trainer's image (`trainer_pod`)."""
+        return trainer_pod(container, self.volume, image_pull_secrets=self.pull_secrets, **options)
 
     def component(self) -> pulumi.ResourceOptions:
         """Options of a component: the cluster's provider makes its objects."""
