@@ -253,6 +253,7 @@ def _precision_of_machine(config: StackConfig) -> Iterator[str]:
 
 
 @breaks("", {"image": {"builder": "prebuilt", "ref": "x:latest"}}, "image.ref: 'x:latest' is not by digest")
+@breaks("gcp-a100", {"image": {"torch": "cpu"}}, "image.torch: cpu, which uses none of the 8 GPUs of workers.gpus; all")
 def _image_source(config: StackConfig) -> Iterator[str]:
     image = config.image
     if image.torch == "cpu" and config.workers.gpus:

@@ -126,6 +126,16 @@ def _consumption(config: StackConfig) -> Iterator[str]:
     {"nodes": {"consumption": "on_demand", "fallback": "flex_start"}},
     "nodes.fallback: flex_start with consumption on_demand on a2-highgpu-8g; allowed: none",
 )
+@breaks(
+    "gcp-c3",
+    {"nodes": {"consumption": "spot", "fallback": "flex_start"}},
+    "nodes.fallback: flex_start with consumption spot on c3-highmem-8; allowed: none, on_demand",
+)
+@breaks(
+    "gcp-a100",
+    {"nodes": {"consumption": "spot", "fallback": "on_demand", "compactPlacement": True}},
+    "nodes.fallback: nodes of several pools are not placed together",
+)
 def _fallback(config: StackConfig) -> Iterator[str]:
     nodes = config.section(GkeNodes)
     if nodes.fallback != "none":
@@ -149,6 +159,11 @@ def _fallback(config: StackConfig) -> Iterator[str]:
     "gcp-a100",
     {"nodes": {"zones": ["us-east1-b"]}},
     "nodes.zones: 'us-east1-b' is not a zone of us-central1, where gke.zone is",
+)
+@breaks(
+    "gcp-a100",
+    {"nodes": {"zones": ["us-central1-a", "us-central1-b"], "compactPlacement": True}},
+    "nodes.zones: 2 zones with nodes.compactPlacement, which is in one; allowed: 1 zone",
 )
 def _zones(config: StackConfig) -> Iterator[str]:
     nodes, gke = config.section(GkeNodes), config.section(GkeConfig)

@@ -57,15 +57,6 @@ def test_each_rule_says_what_is_wrong_and_what_is_allowed(
     assert all("\n" not in problem for problem in found)
 
 
-def test_the_keys_of_a_cloud_are_refused_where_it_is_not() -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse(changed("gcp-c3", nodes={"efa": True, "alternatives": ["c3-highmem-22"]}), "gcp-c3")
-    assert [problem.split(":")[0] for problem in caught.value.lines] == [
-        "nodes.alternatives",
-        "nodes.efa",
-    ]
-
-
 def test_every_version_has_its_autoscaler() -> None:
     images = {version: facts["autoscaler"] for version, facts in versions().items()}
     assert set(get_args(EksConfig.model_fields["version"].annotation)) == images.keys()

@@ -22,7 +22,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
         "aws-g4dn",
         {
             "dataset": {"input": ["s3://mine/folder"]},
-            "eks": {"admins": ["arn:aws:iam::123456789012:role/ops"]},
+            "eks": {"admins": ["arn:aws:iam::123456789012:role/ops"], "irsa": True},
             "storage": {"disk": "fs-0123456789abcdef0"},
         },
     ),
@@ -94,8 +94,13 @@ def grants(before: list[Recorded], role: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("name", "changes"), VARIANTS, ids=str)
-def test_every_resource_comes_after_all_that_it_needs(name: str, changes: dict[str, Any]) -> None:
-    assert not_met(record(name, changed(name, **changes)) if changes else recorded(name)) == []
+def test_every_resource_comes_after_all_that_it_needs_and_the_doctor_asks_for_its_rights(
+    name: str, changes: dict[str, Any]
+) -> None:
+    stack = record(name, changed(name, **changes)) if changes else recorded(name)
+    assert not_met(stack) == []
+    for item in stack.all("aws:"):
+        assert any(feature.permissions for feature in features_of("eks", item.type, item.inputs).values()), item.type
 
 
 def test_every_version_has_what_the_nodes_count_on() -> None:

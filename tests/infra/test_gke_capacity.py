@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from infra import cost
-from infra.config import ConfigError
 from infra.parse import parse
 from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, recorded
@@ -126,30 +125,3 @@ def test_the_bill_says_what_the_fallback_would_cost() -> None:
     bill = cost.estimate(parse(values, "gcp-a100"))
     assert bill
     assert [note for note in bill.notes if "Between zones each GiB costs 0.01 USD" in note]
-
-
-@pytest.mark.parametrize(
-    ("name", "nodes", "problem"),
-    [
-        (
-            "gcp-c3",
-            {"fallback": "flex_start", "consumption": "spot"},
-            "nodes.fallback: flex_start with consumption spot on c3-highmem-8; allowed: none, on_demand",
-        ),
-        (
-            "gcp-a100",
-            {"fallback": "on_demand", "consumption": "spot", "compactPlacement": True},
-            "nodes.fallback: nodes of several pools are not placed together",
-        ),
-        (
-            "gcp-a100",
-            {"zones": ["us-central1-a", "us-central1-b"], "compactPlacement": True},
-            "nodes.zones: 2 zones with nodes.compactPlacement, which is in one; allowed: 1 zone",
-        ),
-        ("aws-g4dn", {"zones": ["us-east-2a"]}, "nodes.zones: unknown key; allowed: machineType, max, "),
-    ],
-)
-def test_what_cannot_be_is_refused(name: str, nodes: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse(changed(name, nodes=nodes), name)
-    assert [line for line in caught.value.lines if line.startswith(problem)], caught.value.lines

@@ -100,17 +100,6 @@ def test_an_image_has_cuda_where_that_is_asked_for_and_its_tag_says_so() -> None
     assert inputs["tags"][0].endswith(f":{content_hash(TRAINER, {'TORCH': 'cuda'})}")
 
 
-def test_an_image_without_cuda_is_refused_where_the_workers_have_accelerators() -> None:
-    with pytest.raises(
-        pulumi.RunError,
-        match=r"image\.torch: cpu, which uses none of the 8 GPUs of workers\.gpus; allowed: cuda, or remove it$",
-    ):
-        image_of("gcp-a100", image={"torch": "cpu"})
-    prebuilt = {"builder": "prebuilt", "ref": f"r@sha256:{'0' * 64}", "torch": "cpu"}
-    with pytest.raises(pulumi.RunError, match=r"image\.torch: only used with image\.builder other than prebuilt"):
-        image_of("gcp-c3", image=prebuilt, storage={"serverImage": f"r@sha256:{'0' * 64}"})
-
-
 @pytest.fixture
 def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kind", "kind-kind", None)))

@@ -13,9 +13,7 @@ from cli.__main__ import main
 from infra.eks.doctor import aws_client, checks
 from infra.eks.doctor.aws_client import Amazon, connect
 from infra.eks.keys import EksConfig, EksNodes
-from infra.features import features_of
 from infra.stackfiles import stack_file_values
-from review.recording import record
 from tests.infra.doctor.conftest import (
     REGION,
     SECRET,
@@ -29,8 +27,6 @@ from tests.infra.doctor.conftest import (
     only,
     problems,
 )
-from tests.infra.eks import PLUGIN
-from tests.infra.recorded import changed
 
 
 def test_nothing_stands_in_the_way_of_an_account_that_has_all(found: Found) -> None:
@@ -175,24 +171,6 @@ def test_without_credentials_it_says_what_it_could_not_see(
     finding = only(found("problem"))
     assert (finding.key, finding.fix.split("   ")[0]) == ("credentials", "aws sts get-caller-identity")
     assert "quota" in only(found("unchecked")).text
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {
-            "eks": {"admins": ["arn:aws:iam::123456789012:role/team"], "irsa": True, "efaPlugin": PLUGIN},
-            "nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "compactPlacement": True},
-        },
-    ],
-)
-def test_rights_are_asked_for_everything_that_the_stack_declares(changes: dict[str, Any]) -> None:
-    declared = record(STACK, changed(STACK, **changes)).all("aws:")
-    assert declared
-    for item in declared:
-        features = features_of("eks", item.type, item.inputs).values()
-        assert any(feature.permissions for feature in features), item.type
 
 
 def test_the_command_names_what_to_do_and_never_shows_the_key(
