@@ -36,7 +36,7 @@ def board(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Local port.")] = TENSORBOARD_PORT,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, open nothing.")] = False,
 ) -> None:
-    kubectl = kubectl_of(targets_of(stack)[0], kubeconfig)
+    kubectl = kubectl_of(targets_of(stack, kubeconfig)[0])
     forward = ["port-forward", "--address=127.0.0.1", "deployment/tensorboard", f"{port}:{TENSORBOARD_PORT}"]
     address, opened = f"http://localhost:{port}", False
     with contextlib.suppress(KeyboardInterrupt):

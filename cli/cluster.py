@@ -112,24 +112,25 @@ class TrainingJob:
 
     core: client.CoreV1Api
     batch: client.BatchV1Api
-    namespace: str
-    name: str
-    resume: str = "trainyard resume"
-    """The command that starts it again."""
-    training: str = ""
-    """Its name, of several of the stack."""
+    target: Target
 
     @classmethod
-    def of(cls, target: Target, kubeconfig: str | None) -> TrainingJob:
-        api = connect(target.context, kubeconfig or target.kubeconfig)
-        return cls(
-            client.CoreV1Api(api), client.BatchV1Api(api), target.namespace, target.job, target.resume, target.training
-        )
+    def of(cls, target: Target) -> TrainingJob:
+        api = connect(target.context, target.kubeconfig)
+        return cls(client.CoreV1Api(api), client.BatchV1Api(api), target)
+
+    @property
+    def namespace(self) -> str:
+        return self.target.namespace
+
+    @property
+    def name(self) -> str:
+        return self.target.job
 
     def read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The Job and all of its pods. Raises CommandError."""
         what = f"Job {self.namespace}/{self.name}"
-        with asking(what, missing=f"{what} is gone; `{self.resume}` starts the training again"):
+        with asking(what, missing=f"{what} is gone; `{self.target.resume}` starts the training again"):
             job = as_json(self.batch.read_namespaced_job, self.name, self.namespace)
             return job, pods_of(self.core, self.namespace, self.name)
 
@@ -164,12 +165,15 @@ class TrainingJob:
 
     def successor(self) -> TrainingJob | None:
         """The newest Job of this training, which another `pulumi up` has made in place of this one."""
-        selector = f"{TRAINING},{LABEL}={self.training}" if self.training else f"{TRAINING},!{LABEL}"
+        own = self.target.training
+        selector = f"{TRAINING},{LABEL}={own}" if own else f"{TRAINING},!{LABEL}"
         with asking(f"the Jobs of {self.namespace}"):
             found = as_json(self.batch.list_namespaced_job, self.namespace, label_selector=selector)["items"]
         alive = [job["metadata"] for job in found if not job["metadata"].get("deletionTimestamp")]
         newest = max(alive, key=lambda job: job.get("creationTimestamp") or "", default=None)
-        return replace(self, name=newest["name"]) if newest else None
+        # Nobody has told which run it goes on with.
+        own_run = self.target.run_directory if newest and newest["name"] == self.name else None
+        return replace(self, target=replace(self.target, job=newest["name"], run_directory=own_run)) if newest else None
 
     def records(self, pods: list[dict[str, Any]], seconds: int | None = None) -> dict[str, Record]:
         """Pod -> the newest record in the end of its log, where it has one and its node still answers.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -47,16 +47,16 @@ def compare(
 ) -> None:
     if html:
         find_rsync()  # before a pod is made
-    targets = targets_of(stack)
-    used = users(TrainingJob.of(targets[0], kubeconfig))
-    with volume_pod(targets[0], kubeconfig) as (pod, bar):
+    targets = targets_of(stack, kubeconfig)
+    used = users(TrainingJob.of(targets[0]))
+    with volume_pod(targets[0]) as (pod, bar):
         found = chosen(pod, targets, run, everything, used)
         figure, ranked = ranking(found)
         begun = [each for each in ranked if "step" in each.figures]
         folders = [run_folder(each.name) for each in begun]
         if html and begun and (problem := bring_report(pod, bar, html, *folders)):
             raise CommandError(f"--html: {problem}")
-    names = {PurePosixPath(target.run_directory or "").name: target.training for target in targets}
+    names = {target.run: target.training for target in targets}
     if as_json:
         told = [
             {"rank": rank, "training": names.get(each.name, ""), **each.as_json()}
@@ -86,7 +86,7 @@ def chosen(
     pod: Pod, targets: list[Target], names: list[str] | None, everything: bool, used: dict[str, str] | None = None
 ) -> list[Run]:
     """The runs to compare; `used` is what cli.volume.users returns. Raises CommandError for one that is not there."""
-    wanted = names or [PurePosixPath(target.run_directory or "").name for target in targets]
+    wanted = names or [target.run for target in targets]
     found = read(pod, used, *([] if everything else wanted))
     if names and not everything and (missing := sorted(set(names) - {run.name for run in found})):
         raise CommandError(f"--run {missing[0]}: no such run; `trainyard runs` lists them all", code=2)
@@ -124,11 +124,10 @@ def missing(targets: list[Target], found: list[Run], used: Mapping[str, str] = M
     """A line for each training of the stack that has no run on the volume; `used` is what cli.volume.users returns."""
     lines = []
     for target in targets:
-        name = PurePosixPath(target.run_directory or "").name
-        if name not in {run.name for run in found}:
-            begins = run_folder(name) in used
+        if target.run not in {run.name for run in found}:
+            begins = run_folder(target.run) in used
             why = "it has not begun" if begins else "removed, or its training never began"
-            lines.append(f"Left out: {target.training or 'the training'}: {name} is not on the volume ({why}).")
+            lines.append(f"Left out: {target.training or 'the training'}: {target.run} is not on the volume ({why}).")
     return lines
 
 

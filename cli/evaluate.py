@@ -12,6 +12,7 @@ import copy
 import hashlib
 import json
 import time
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
@@ -21,13 +22,14 @@ from cli import CommandError, last_line
 from cli.cluster import SilentError, TrainingJob, as_json, asking, end_of, started, why_waiting
 from cli.follow import OUTAGE_SECONDS, POLL_SECONDS
 from cli.logs import print_after
+from cli.model_pod import options
 from cli.pods import last_words, template_of, volume_pod
 from cli.runs import RunName, trained
 from cli.target import Kubeconfig, RunningStack, TrainingName, target_of
 from cli.worker_node import move, worker_pod
 from trainer.contract import EVALUATIONS
 from trainer.plain import plain
-from workloads.layout import DATA, run_folder
+from workloads.layout import DATA
 
 #: Selects the dataset Job.
 DATASET = "app.kubernetes.io/component=dataset,app.kubernetes.io/managed-by=pulumi"
@@ -56,26 +58,24 @@ def evaluate(
     names = ",".join(filter(None, (name.strip() for name in tasks.split(","))))
     if not names:
         raise CommandError("--tasks: empty; give names such as hellaswag,lambada_openai", code=2)
-    target = target_of(stack, training, run)
-    training_job = TrainingJob.of(target, kubeconfig)
+    target = target_of(stack, training, run, kubeconfig)
+    training_job = TrainingJob.of(target)
     job, _ = training_job.read()
     elsewhere = "evaluate the model elsewhere: `trainyard fetch`, then python -m trainer.evaluate"
     worker = worker_pod(job, "an evaluation needs a node", elsewhere)
-    folder = run_folder(run) if run else str(target.run_directory)
-    with volume_pod(target, kubeconfig) as (pod, _):
+    folder = str(target.run_directory)
+    with volume_pod(target) as (pod, _):
         complete = trained(pod, folder).checkpoints
     if step is not None and step not in complete:
         raise CommandError(f"--step {step}: no such checkpoint; there are: {', '.join(map(str, complete))}", code=2)
     chosen = complete[-1] if step is None else step
-    options = ["--run", folder, "--step", str(chosen), "--tasks", names]
     own_tasks = str(PurePosixPath(DATA, include)) if include else None
-    for name, value in (("--limit", limit), ("--shots", shots), ("--include", own_tasks)):
-        options += [] if value is None else [name, str(value)]
+    words = options(run=folder, step=chosen, tasks=names, limit=limit, shots=shots, include=own_tasks)
     template = template_of(training_job.core, training_job.namespace)
-    made = manifest(template, worker, options, hub_token(training_job))
+    made = manifest(template, worker, words, hub_token(training_job))
     if job["status"].get("active"):
         print("The training runs: the evaluation waits until a node has room for it, or the training has ended.")
-    own = TrainingJob(training_job.core, training_job.batch, training_job.namespace, start(training_job, made))
+    own = replace(training_job, target=replace(target, job=start(training_job, made)))
     try:
         end, pods = _print_log(own)
     except KeyboardInterrupt:

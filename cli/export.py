@@ -45,8 +45,8 @@ def export(
     if to and on_volume:
         raise CommandError("--to and --on-volume: give one of them", code=2)
     kept = f"{DATA}/{removable(on_volume)}" if on_volume else ""
-    target = target_of(stack, training, run)
-    with model_pod(target, kubeconfig, run) as model:
+    target = target_of(stack, training, run, kubeconfig)
+    with model_pod(target) as model:
         chosen = model.run.checkpoint if step is None else step
         folder = (to or HOME / model.run.name).expanduser()
         what = ", ".join([model.folder, f"step {chosen}", dtype, *(["merged"] if merge else [])])
@@ -82,11 +82,11 @@ def push(
     replace: Annotated[bool, typer.Option("--replace", help="Replace the files of one that has some.")] = False,
 ) -> None:
     """The cluster uploads it with the stack's token, secrets.huggingFaceToken, which must be allowed to write."""
-    target = target_of(stack, training, run)
-    token = hub_token(TrainingJob.of(target, kubeconfig))
+    target = target_of(stack, training, run, kubeconfig)
+    token = hub_token(TrainingJob.of(target))
     if not token:
         key = f"pulumi config set --stack {stack} --secret --path secrets.huggingFaceToken"
         raise CommandError(f"stack {stack} has no token of the hub; give one that may write, then `pulumi up`: {key}")
-    with model_pod(target, kubeconfig, run, [*token, {"name": "HF_HUB_OFFLINE", "value": "0"}]) as model:
+    with model_pod(target, [*token, {"name": "HF_HUB_OFFLINE", "value": "0"}]) as model:
         given = {"step": step, "repository": repository, "merge": merge, "public": public, "replace": replace}
         model.call("trainer.push", *options(dtype=dtype, **given))

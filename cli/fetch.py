@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +24,7 @@ from cli.runs import Run, RunName, read
 from cli.target import Kubeconfig, RunningStack, TrainingName, target_of, targets_of
 from trainer.contract import MANIFEST, checkpoint_name
 from trainer.plain import counted, plain
-from workloads.layout import is_on_hub, run_folder
+from workloads.layout import is_on_hub
 
 HOME = Path("runs")
 MODEL, REPORT = "model", "report"
@@ -47,22 +47,22 @@ def fetch(
     if best:
         if run or training:
             raise CommandError("--best chooses the run; leave out --run and --training", code=2)
-        targets = targets_of(stack)
-        with volume_pod(targets[0], kubeconfig) as (pod, _):
+        targets = targets_of(stack, kubeconfig)
+        with volume_pod(targets[0]) as (pod, _):
             first, left_out = best_of(pod, targets)
             run = first.name
         for line in left_out:
             print(f"--best: {plain(line)}")
-    target = target_of(stack, training, run)
-    remote = run_folder(run) if run else str(target.run_directory)
-    folder = (to or HOME / PurePosixPath(remote).name).expanduser()
+    target = target_of(stack, training, run, kubeconfig)
+    remote = str(target.run_directory)
+    folder = (to or HOME / target.run).expanduser()
     note = {"context": target.context, "namespace": target.namespace, "run": remote}
     refuse_another(folder, note)
     given = {"--stack": stack, "--training": training, "--run": run, "--to": to, "--kubeconfig": kubeconfig}
     words = [word for key, value in given.items() if value for word in (key, str(value))]
     again = shlex.join(["trainyard", "fetch", *words, *(["--all"] if everything else [])])
-    with volume_pod(target, kubeconfig) as (pod, bar):
-        found = read(pod, {}, PurePosixPath(remote).name)
+    with volume_pod(target) as (pod, bar):
+        found = read(pod, {}, target.run)
         if not found:
             raise CommandError(
                 f"{remote}: the run has no files yet; see `trainyard status`, or name another run with --run"

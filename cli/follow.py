@@ -44,13 +44,13 @@ FIRST_STEPS = "the first evaluation and the first steps"
 
 def follow(stack: RunningStack = "", training: TrainingName = "", kubeconfig: Kubeconfig = None) -> int:
     """Of several trainings it follows each in turn, the most urgent first."""
-    failed, targets, price = False, chosen(stack, training), node_price(stack)
+    failed, targets, price = False, chosen(stack, training, kubeconfig), node_price(stack)
     for target in targets:
         if several := len(targets) > 1:
             print(f"{target.training}:")
         try:
             with Board() as board:
-                ended = watch(TrainingJob.of(target, kubeconfig), target, board, price)
+                ended = watch(TrainingJob.of(target), board, price)
         except KeyboardInterrupt:
             print(f"\nThe training continues; `trainyard follow --stack {stack}{target.option}` returns to it.")
             return 130
@@ -155,7 +155,7 @@ class Board:
             self._due = self._since + PLAIN_SECONDS
 
 
-def watch(job: TrainingJob, target: Target, board: Board, price: float | None = None) -> TrainingStatus:
+def watch(job: TrainingJob, board: Board, price: float | None = None) -> TrainingStatus:
     """Show a training until it has ended, and go on with the Job that another `pulumi up` makes in place of this one.
 
     price: USD per hour of a node. Raises CommandError when the Job is gone and none takes its place, and when the
@@ -167,7 +167,7 @@ def watch(job: TrainingJob, target: Target, board: Board, price: float | None = 
         try:
             try:
                 since = None if seen is None else math.ceil(now - seen) + OVERLAP
-                found = look(job, target, record, since, price)
+                found = look(job, price, record, since)
                 record, seen = found.record, now
                 board.show(found)
                 if found.has_ended:

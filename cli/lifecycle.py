@@ -41,12 +41,12 @@ def stop(stack: RunningStack = "", training: TrainingName = "", kubeconfig: Kube
 
     Of several trainings it stops all, the most urgent last: no other takes the nodes that one leaves.
     """
-    for target in reversed(chosen(stack, training)):
-        _stop(target, kubeconfig)
+    for target in reversed(chosen(stack, training, kubeconfig)):
+        _stop(target)
 
 
-def _stop(target: Target, kubeconfig: str | None) -> None:
-    job = TrainingJob.of(target, kubeconfig)
+def _stop(target: Target) -> None:
+    job = TrainingJob.of(target)
     found, pods = job.read()
     end = end_of(found)
     if end.get("type") == "Queued":
@@ -100,7 +100,7 @@ def go_on(
     stack: str, training: str = "", kubeconfig: str | None = None, config_file: str | None = None, asked: bool = True
 ) -> int:
     """asked: a person wants it. Else what `trainyard stop` has stopped stays so: machines would come that cost."""
-    made_again = [target for target in chosen(stack, training) if _is_made_again(target, kubeconfig, asked)]
+    made_again = [target for target in chosen(stack, training, kubeconfig) if _is_made_again(target, asked)]
     if not made_again:
         return 0
     command = ["pulumi", "up", "--stack", stack, "--yes", "--skip-preview", "--suppress-outputs", "--suppress-progress"]
@@ -110,9 +110,9 @@ def go_on(
     return run(*command)
 
 
-def _is_made_again(target: Target, kubeconfig: str | None, asked: bool) -> bool:
+def _is_made_again(target: Target, asked: bool) -> bool:
     """Let a stopped training go on, or say that its Job has to be made again."""
-    job = TrainingJob.of(target, kubeconfig)
+    job = TrainingJob.of(target)
     try:
         found, pods = _await_end(job, *job.read())
         end = end_of(found)

@@ -24,12 +24,11 @@ def logs(
     pod: Annotated[int | None, typer.Option(metavar="N", min=0, help="Index of the pod.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Keep printing new lines until the pod ends.")] = False,
 ) -> None:
-    target = target_of(stack, training)
-    job = TrainingJob.of(target, kubeconfig)
+    job = TrainingJob.of(target_of(stack, training, None, kubeconfig))
     _, pods = job.read()
     name = choose(started(pods), pod, job.records)
     with asking(f"the log of {name}"):
-        answer: Any = job.core.read_namespaced_pod_log(name, target.namespace, follow=follow, _preload_content=False)
+        answer: Any = job.core.read_namespaced_pod_log(name, job.namespace, follow=follow, _preload_content=False)
         for line in lines(answer.stream(decode_content=True)):
             if not line.startswith(PREFIX):  # for programs; `trainyard status` shows it
                 print(plain(line), end="", flush=True)

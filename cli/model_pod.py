@@ -19,7 +19,7 @@ from cli.runs import Run, trained
 from cli.target import Target
 from cli.worker_node import move, worker_pod
 from trainer.plain import plain
-from workloads.layout import ACCESS_GIB, run_folder
+from workloads.layout import ACCESS_GIB
 
 BASE_GIB, COPIES = 0.8, 1.7
 """Memory of Python with torch and transformers, and of a model over its weights: 0.72 GiB for a tiny model; for GPT-2
@@ -55,21 +55,19 @@ class ModelPod:
 
 
 @contextlib.contextmanager
-def model_pod(
-    target: Target, kubeconfig: str | None, name: str | None, environment: list[dict[str, Any]] | None = None
-) -> Iterator[ModelPod]:
-    """A pod for the stack's run, or for another of the volume, with further variables. Raises CommandError."""
-    folder = run_folder(name) if name else str(target.run_directory)
+def model_pod(target: Target, environment: list[dict[str, Any]] | None = None) -> Iterator[ModelPod]:
+    """A pod for a run of the stack's volume, with further variables. Raises CommandError."""
+    folder = str(target.run_directory)
     given: Change | None = (lambda spec: _change(spec, environment=environment)) if environment else None
     with contextlib.ExitStack() as opened:
-        pod, bar = opened.enter_context(volume_pod(target, kubeconfig, given))
+        pod, bar = opened.enter_context(volume_pod(target, given))
         run = trained(pod, folder)
         needed = BASE_GIB + COPIES * run.weights / GIB
         if needed > ACCESS_GIB:
-            worker = _with_room(target, kubeconfig, needed)
+            worker = _with_room(target, needed)
             opened.close()
             change: Change = lambda spec: _change(spec, worker, needed, environment)  # noqa: E731
-            pod, bar = opened.enter_context(volume_pod(target, kubeconfig, change))
+            pod, bar = opened.enter_context(volume_pod(target, change))
         yield ModelPod(pod, bar, run, folder)
 
 
@@ -87,10 +85,10 @@ def _change(
         move(spec, worker, accelerators=False)
 
 
-def _with_room(target: Target, kubeconfig: str | None, needed: float) -> dict[str, Any]:
+def _with_room(target: Target, needed: float) -> dict[str, Any]:
     """The specification of a worker's pod. Raises CommandError where the model does not fit there."""
     how = f"the model needs {needed:.0f} GiB of memory"
-    job, _ = TrainingJob.of(target, kubeconfig).read()
+    job, _ = TrainingJob.of(target).read()
     worker = worker_pod(job, how, "`trainyard fetch` it")
     allowed = str(worker["containers"][0]["resources"]["limits"]["memory"])
     if allowed.endswith("Mi") and needed > int(allowed.removesuffix("Mi")) / 1024:

@@ -153,38 +153,38 @@ def started(command: list[str], **options: Any) -> Iterator[subprocess.Popen[byt
         process.wait()
 
 
-def kubectl_of(target: Target, kubeconfig: str | None) -> tuple[str, ...]:
+def kubectl_of(target: Target) -> tuple[str, ...]:
     """The beginning of a kubectl command in the namespace of a training. Raises CommandError without kubectl."""
-    file = kubeconfig or target.kubeconfig
+    file = target.kubeconfig
     place = (f"--context={target.context}", f"--namespace={target.namespace}")
     # The variable takes a list of files, as everybody's does; the option takes one.
     return (*(("env", f"KUBECONFIG={file}") if file else ()), find("kubectl"), *place)
 
 
 @contextmanager
-def volume_pod(target: Target, kubeconfig: str | None, change: Change | None = None) -> Iterator[tuple[Pod, Bar]]:
+def volume_pod(target: Target, change: Change | None = None) -> Iterator[tuple[Pod, Bar]]:
     """The stack's warm pod, or with a `change` one of the command's own, and a progress bar.
 
     `change` gives the pod other resources, another place or more environment than the stack's template. Raises
     CommandError: the stack has no PodTemplate, the pod does not start, or Ctrl-C ended the command.
     """
-    kubectl_of(target, kubeconfig)  # told before anything is shown
+    kubectl_of(target)  # told before anything is shown
     try:
         with Bar() as bar:
             if change is None:
-                yield warm_pod(target, kubeconfig, bar.waiting), bar
+                yield warm_pod(target, bar.waiting), bar
             else:
-                with own_pod(target, kubeconfig, bar.waiting, change) as pod:
+                with own_pod(target, bar.waiting, change) as pod:
                     yield pod, bar
     except KeyboardInterrupt:
         raise CommandError("interrupted; run the same command again", code=130) from None
 
 
-def warm_pod(target: Target, kubeconfig: str | None, waiting: Callable[[str], None]) -> Pod:
+def warm_pod(target: Target, waiting: Callable[[str], None]) -> Pod:
     """The pod that the stack's commands share, made where none runs. Its name has a digest of the template, so that one
     of an older image is left to end by itself.
     """
-    kubectl, core = kubectl_of(target, kubeconfig), _core(target, kubeconfig)
+    kubectl, core = kubectl_of(target), _core(target)
     template = template_of(core, target.namespace)
     digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:8]
     pod = Pod(kubectl, f"{VOLUME_ACCESS}-{digest}")
@@ -193,11 +193,9 @@ def warm_pod(target: Target, kubeconfig: str | None, waiting: Callable[[str], No
 
 
 @contextmanager
-def own_pod(
-    target: Target, kubeconfig: str | None, waiting: Callable[[str], None], change: Change = lambda spec: None
-) -> Iterator[Pod]:
+def own_pod(target: Target, waiting: Callable[[str], None], change: Change = lambda spec: None) -> Iterator[Pod]:
     """A pod of the command's own, which is removed at the end."""
-    kubectl, core = kubectl_of(target, kubeconfig), _core(target, kubeconfig)
+    kubectl, core = kubectl_of(target), _core(target)
     template = template_of(core, target.namespace)
     change(template["spec"])
     pod = Pod(kubectl, f"{VOLUME_ACCESS}-{uuid.uuid4().hex[:12]}")
@@ -209,8 +207,8 @@ def own_pod(
             core.delete_namespaced_pod(pod.name, target.namespace, grace_period_seconds=1)
 
 
-def _core(target: Target, kubeconfig: str | None) -> client.CoreV1Api:
-    return client.CoreV1Api(connect(target.context, kubeconfig or target.kubeconfig))
+def _core(target: Target) -> client.CoreV1Api:
+    return client.CoreV1Api(connect(target.context, target.kubeconfig))
 
 
 def template_of(core: client.CoreV1Api, namespace: str) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def look(stack: str, now: datetime) -> tuple[list[tuple[str, ...]], str]:
     """A stack's rows, one a training, and why its cluster could not be asked."""
     try:
         targets = targets_of(stack)
-        found = all_of(targets, None)
+        found = all_of(targets)
     except CommandError as error:
         word, where = "node stopped" if str(error).startswith(STOPPED) else "unknown", "this machine"
         return [(stack, where if is_local(stack) else "", "", word, "", cost(stack, None))], str(error)

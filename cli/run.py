@@ -29,13 +29,13 @@ def run(
     ] = "volume",
     tty: Annotated[bool, typer.Option("--tty", help="With this terminal, as a shell wants it.")] = False,
 ) -> int:
-    target = targets_of(stack)[0]
+    target = targets_of(stack, kubeconfig)[0]
 
     def change(spec: dict[str, Any]) -> None:
-        job, _ = TrainingJob.of(target, kubeconfig).read()
+        job, _ = TrainingJob.of(target).read()
         move(spec, worker_pod(job, "--on worker: a command needs a node", "leave --on out"))
 
-    with volume_pod(target, kubeconfig, change if on == "worker" else None) as (pod, bar):
+    with volume_pod(target, change if on == "worker" else None) as (pod, bar):
         bar.pause()
         with pod.stoppable(*command, tty=tty) as words:
             if tty or not sys.stdout.isatty():

@@ -88,9 +88,9 @@ class Run:
 
 
 def runs(stack: RunningStack = "", kubeconfig: Kubeconfig = None, as_json: AsJson = False) -> None:
-    target = targets_of(stack)[0]
-    used = users(TrainingJob.of(target, kubeconfig))
-    with volume_pod(target, kubeconfig) as (pod, _):
+    target = targets_of(stack, kubeconfig)[0]
+    used = users(TrainingJob.of(target))
+    with volume_pod(target) as (pod, _):
         found = read(pod, used)
     if as_json:
         print(json.dumps([run.as_json() for run in found], indent=1, default=str))

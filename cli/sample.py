@@ -40,8 +40,7 @@ def sample(
 ) -> None:
     text = sys.stdin.read() if prompt == "-" else prompt
     drawn = {"tokens": tokens, "count": count, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    target = target_of(stack, training, run)
-    with model_pod(target, kubeconfig, run) as model:
+    with model_pod(target_of(stack, training, run, kubeconfig)) as model:
         model.call("trainer.sample", *options(step=step, prompt="-", chat=chat, **drawn), text=text)
 
 
@@ -61,9 +60,8 @@ def chat(
     """For a model that was fine-tuned on conversations. An empty line, Ctrl-D or Ctrl-C ends it."""
     drawn = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
-    target = target_of(stack, training, run)
     with (
-        model_pod(target, kubeconfig, run) as model,
+        model_pod(target_of(stack, training, run, kubeconfig)) as model,
         model.process("trainer.chat", *options(step=step, **drawn)) as pod,
     ):
         model.bar.waiting("the pod reads the model")

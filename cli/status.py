@@ -25,7 +25,7 @@ from cli.cluster import GoneError, TrainingJob, node_kinds, silence
 from cli.progress import age, described, time_to_go
 from cli.runs import AsJson
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, node_price
-from cli.training_status import TrainingStatus, moment_of, read
+from cli.training_status import TrainingStatus, look, moment_of
 from cli.volume import WIDE
 from trainer.plain import counted, plain
 
@@ -50,27 +50,27 @@ def status(
 ) -> None:
     if watch and as_json:
         raise CommandError("--watch and --json: give one of them", code=2)
-    targets = chosen(stack, training)
+    targets = chosen(stack, training, kubeconfig)
     price = node_price(stack)
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDE)
 
-    def look() -> Any:
-        found = all_of(targets, kubeconfig, price)
+    def shown() -> Any:
+        found = all_of(targets, price)
         if as_json:
             return json.dumps([json_of(each) for each in found], indent=1, default=_jsonable)
         now = datetime.now(UTC)
         return screen(found[0], targets[0], now) if len(targets) == 1 else overview(found, targets, now)
 
     if not watch:
-        print(shown) if isinstance(shown := look(), str) else console.print(shown)
+        print(told) if isinstance(told := shown(), str) else console.print(told)
         return
     try:
-        with Live(look(), console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        with Live(shown(), console=console, auto_refresh=False, vertical_overflow="crop") as live:
             while True:
                 time.sleep(WATCH_SECONDS)
-                live.update(look(), refresh=True)
+                live.update(shown(), refresh=True)
     except KeyboardInterrupt:
         pass
 
@@ -87,21 +87,21 @@ def _jsonable(value: Any) -> Any:
     return value.isoformat(timespec="seconds") if isinstance(value, datetime) else str(value)
 
 
-def all_of(targets: list[Target], kubeconfig: str | None, price: float | None = None) -> list[TrainingStatus]:
+def all_of(targets: list[Target], price: float | None = None) -> list[TrainingStatus]:
     """The states of some trainings, with the kinds of their nodes and their cost. Raises CommandError."""
 
-    def look(target: Target) -> TrainingStatus:
+    def ask(target: Target) -> TrainingStatus:
         try:
-            return read(target, kubeconfig, price)
+            return look(TrainingJob.of(target), price)
         except GoneError as error:
             if len(targets) == 1:
                 raise
             return TrainingStatus(target.job, "Gone", str(error))
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = list(pool.map(look, targets))
+        found = list(pool.map(ask, targets))
     names = {pod.node for each in found for pod in each.pods if pod.node}
-    kinds = node_kinds(TrainingJob.of(targets[0], kubeconfig).core) if names else {}
+    kinds = node_kinds(TrainingJob.of(targets[0]).core) if names else {}
     return [_priced(each, target.training, kinds, price) for each, target in zip(found, targets, strict=True)]
 
 

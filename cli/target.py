@@ -7,13 +7,15 @@ import os
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli import CommandError, last_line
 from infra.stackfiles import NODE_CONTEXT, PROJECT, ROOT, stack_file_values, stacks
+from workloads.layout import run_folder
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
@@ -117,9 +119,14 @@ class Target:
     run_directory: str | None = None
     """Folder of the run in the pods."""
     kubeconfig: str | None = None
-    """The file with the context; None: wherever kubectl looks."""
+    """The file with the context: that of --kubeconfig, or the stack's; None: wherever kubectl looks."""
     training: str = ""
     """Its name, of several of the stack; empty: the stack has one."""
+
+    @property
+    def run(self) -> str:
+        """The name of its run on the volume."""
+        return PurePosixPath(self.run_directory or "").name
 
     @property
     def resume(self) -> str:
@@ -133,14 +140,14 @@ class Target:
         return f" --training {self.training}" if self.training else ""
 
 
-def target_of(stack: str, training: str = "", run: str | None = None) -> Target:
-    """A training of a stack: the one of that name, or the only one; any where a `run` of the volume is named.
+def target_of(stack: str, training: str = "", run: str | None = None, kubeconfig: str | None = None) -> Target:
+    """A training of a stack: the one of that name, or the only one; any with the folder of a `run` that is named.
 
     Raises CommandError.
     """
-    found = targets_of(stack)
+    found = targets_of(stack, kubeconfig)
     if run:
-        return found[0]
+        return replace(found[0], run_directory=run_folder(run))
     names = ", ".join(target.training for target in found if target.training)
     if training and not names:
         raise CommandError(
@@ -154,9 +161,9 @@ def target_of(stack: str, training: str = "", run: str | None = None) -> Target:
     return chosen[0]
 
 
-def chosen(stack: str, training: str = "") -> list[Target]:
+def chosen(stack: str, training: str = "", kubeconfig: str | None = None) -> list[Target]:
     """The training of that name; without one, all trainings of the stack. Raises CommandError."""
-    return [target_of(stack, training)] if training else targets_of(stack)
+    return [target_of(stack, training, None, kubeconfig)] if training else targets_of(stack, kubeconfig)
 
 
 def _outputs(stack: str) -> dict[str, Any]:
@@ -177,33 +184,29 @@ def _outputs(stack: str) -> dict[str, Any]:
     return outputs
 
 
-def volume_of(stack: str) -> Target | None:
+def volume_of(stack: str, kubeconfig: str | None = None) -> Target | None:
     """A stack's volume, whatever trains there; None: it has none yet. Raises as targets_of."""
     outputs = _outputs(stack)
-    return _target(outputs) if "namespace" in outputs else None
+    return _target(outputs, kubeconfig) if "namespace" in outputs else None
 
 
-def targets_of(stack: str) -> list[Target]:
+def targets_of(stack: str, kubeconfig: str | None = None) -> list[Target]:
     """All trainings of a stack, the most urgent first. Raises CommandError, and FileNotFoundError without Pulumi."""
     outputs = _outputs(stack)
     runs = outputs.get("trainings") or ({"": outputs} if "jobName" in outputs else {})
     if not runs:
         raise CommandError(f"stack {stack} has no training yet; run `trainyard up --stack {stack}` first")
     ordered = sorted(runs.items(), key=lambda item: item[1].get("rank", 0))
-    return [_target(outputs, name, run["jobName"], run.get("runDirectory")) for name, run in ordered]
+    return [_target(outputs, kubeconfig, name, run["jobName"], run.get("runDirectory")) for name, run in ordered]
 
 
-def _target(outputs: dict[str, Any], training: str = "", job: str = "", run_directory: str | None = None) -> Target:
-    return Target(
-        context=outputs["context"],
-        namespace=outputs["namespace"],
-        job=job,
-        data_folder=outputs.get("dataFolder"),
-        commands={name: value for name, value in outputs.items() if name.endswith("Command")},
-        run_directory=run_directory,
-        kubeconfig=outputs.get("kubeconfig"),
-        training=training,
-    )
+def _target(
+    outputs: dict[str, Any], kubeconfig: str | None, training: str = "", job: str = "", run_directory: str | None = None
+) -> Target:
+    commands = {name: value for name, value in outputs.items() if name.endswith("Command")}
+    file = kubeconfig or outputs.get("kubeconfig")
+    place = (outputs["context"], outputs["namespace"], job, outputs.get("dataFolder"))
+    return Target(*place, commands, run_directory, file, training)
 
 
 def exported(stack: str) -> dict[str, Any]:

@@ -105,24 +105,17 @@ class TrainingStatus:
         return max(of_job, self.record.trained_seconds())
 
 
-def read(target: Target, kubeconfig: str | None = None, price: float | None = None) -> TrainingStatus:
-    """Ask the cluster; `price` is USD per hour of a node. Raises CommandError."""
-    return look(TrainingJob.of(target, kubeconfig), target, price=price)
-
-
 def look(
-    job: TrainingJob,
-    target: Target,
-    known: Record | None = None,
-    seconds: int | None = None,
-    price: float | None = None,
+    job: TrainingJob, price: float | None = None, known: Record | None = None, seconds: int | None = None
 ) -> TrainingStatus:
-    """The same, with the newest record known so far and that of the last `seconds` alone. Raises CommandError."""
+    """Ask the cluster; `price` is USD per hour of a node. Raises CommandError.
+
+    known: the newest record so far, where only what the pods have written in the last `seconds` is read.
+    """
     found, pods = job.read()
-    own = target if job.name == target.job else replace(target, run_directory=None)
-    record = newest([known, status_file(own), *job.records(pods, seconds).values()])
+    record = newest([known, status_file(job.target), *job.records(pods, seconds).values()])
     status = summarize(found, pods, record, "" if pods else job.refusal(), job.silent_nodes(pods), price)
-    gone = status.condition == "Complete" and (folder := run_here(own)) and not folder.exists()
+    gone = status.condition == "Complete" and (folder := run_here(job.target)) and not folder.exists()
     return replace(status, why="run removed") if gone else status
 
 

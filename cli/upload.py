@@ -57,10 +57,10 @@ def send(source: Path, stack: str, to: str | None, kubeconfig: str | None = None
     names = local_files(source, follow_links)
     folder = target_folder(source, to)
     find_rsync()  # before a pod is made
-    if (target := volume_of(stack)) is None:
+    if (target := volume_of(stack, kubeconfig)) is None:
         raise CommandError(f"stack {stack} has no volume yet; run `trainyard up --stack {stack}` first")
     inside = f"{folder}/{source.name}" if source.is_file() else folder
-    with volume_pod(target, kubeconfig) as (pod, bar):
+    with volume_pod(target) as (pod, bar):
         bar.waiting("comparing")
         had = pod.run("test", "-e", inside)[0] == 0
         sent = send_files(pod, source, folder, bar, follow_links)

@@ -56,21 +56,21 @@ def rm(
 ) -> None:
     """A run that trains, and what a training or its data set's Job uses, are refused. It asks first."""
     names = list(dict.fromkeys(removable(path) for path in paths))
-    targets = targets_of(stack)
+    targets = targets_of(stack, kubeconfig)
     target = targets[0]
-    job = TrainingJob.of(target, kubeconfig)
+    job = TrainingJob.of(target)
     refuse_used(names, users(job))
     for each in targets:
         if each.run_directory and any(PurePosixPath(DATA, name).is_relative_to(each.run_directory) for name in names):
             own = f"of training {each.training} of stack {stack}" if each.training else f"of stack {stack}"
             print(f"{each.run_directory} is the run {own}: `compare`, `fetch` and `sample` will miss it")
-    with volume_pod(target, kubeconfig) as (pod, _):
+    with volume_pod(target) as (pod, _):
         found = [_entry(item) for item in pod.ask("removable", DATA, *names)]
     show(_table(found))
     if not (yes or _agreed(f"Remove {decimal(sum(item['bytes'] for item in found))} for good?")):
         raise CommandError("nothing was removed")
     refuse_used(names, users(job))  # the question may have waited for hours, and the pod may be another
-    with volume_pod(target, kubeconfig) as (pod, _):
+    with volume_pod(target) as (pod, _):
         for item in map(_entry, pod.ask("remove", DATA, *names)):
             print(f"removed {DATA}/{item['name']}: {decimal(item['bytes'])}")
 
@@ -78,7 +78,7 @@ def rm(
 def entries(path: str, stack: str, kubeconfig: str | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The entries of a folder of the volume, and the space of its file system; none for a file."""
     place = below(path)
-    with volume_pod(targets_of(stack)[0], kubeconfig) as (pod, _):
+    with volume_pod(targets_of(stack, kubeconfig)[0]) as (pod, _):
         found = pod.ask("entries", place)
     return [_entry(item) for item in found if "name" in item], next((item for item in found if "free" in item), {})
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from kubernetes import client
 
-from cli.cluster import JOB, as_json, connect, workers
+from cli.cluster import JOB, TrainingJob, as_json, connect, workers
 from cli.target import Target
 from cli.training_status import TrainingStatus as Training
-from cli.training_status import read
+from cli.training_status import look
 from faults.fault import Cannot, Expected, expect, until
 from faults.stack import Stack
 from infra.clouds import Proof, cloud_of
@@ -102,7 +102,7 @@ class Cluster:
         return as_json(self.core.read_node, name)
 
     def training(self) -> Training:
-        return read(self.target(), self.target().kubeconfig)
+        return look(TrainingJob.of(self.target()))
 
     def job(self) -> dict[str, Any]:
         batch: Any = client.BatchV1Api(self.api())

@@ -57,7 +57,7 @@ def _tidy(subject: Subject) -> str:
 def _empty_volume(subject: Subject) -> None:
     runs = [subject.state.notes["run"], f"{subject.state.notes['run']}-own"]
     folders = [f"{DATA}/{OWN}", *map(run_folder, runs), *map(dataset_folder, runs)]
-    with own_pod(subject.target(), None, subject.say) as pod:
+    with own_pod(subject.target(), subject.say) as pod:
         pod.run("rm", "-rf", *folders)
 
 

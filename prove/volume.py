@@ -35,11 +35,11 @@ print(json.dumps({"parameters": model.num_parameters(), "finite": bool(out.isfin
 def shared(subject: Subject) -> str:
     """Write and read in both directions between a worker and the pod that commands use, on two nodes if it can be."""
     target = subject.target()
-    with own_pod(target, None, subject.say) as pod:
+    with own_pod(target, subject.say) as pod:
         node = subject.core.read_namespaced_pod(pod.name, target.namespace).spec.node_name
         workers = subject.worker_pods()
         worker = next((each for each in workers if each["spec"]["nodeName"] != node), workers[0])
-        told = _to_and_fro(subject, Pod(kubectl_of(target, None), worker["metadata"]["name"]), pod)
+        told = _to_and_fro(subject, Pod(kubectl_of(target), worker["metadata"]["name"]), pod)
     other = worker["spec"]["nodeName"]
     return f"{told}; {f'on {other} and {node}' if other != node else f'both on {node}: nothing crossed between nodes'}"
 
@@ -94,7 +94,7 @@ def model_out(subject: Subject) -> str:
     where, loaded = "here", subject.stack.run([PYTHON, "-c", LOAD, str(folder / "model")])
     if "No module named" in loaded.stdout:
         where = "in a pod, for this machine has no transformers"
-        with own_pod(subject.target(), None, subject.say) as pod:
+        with own_pod(subject.target(), subject.say) as pod:
             code, said = pod.run("python3", "-c", LOAD, f"{done['checkpoint']}/model")
         loaded.returncode, loaded.stdout = code, said
     expect(loaded.returncode == 0, f"transformers does not load it: {last_line(loaded.stdout)}")

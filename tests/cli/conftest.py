@@ -69,8 +69,9 @@ def command(
     def report(pod: Any, bar: Any, folder: Path, run: str) -> None:
         noise(folder / "index.html", 10)
 
-    def target_of(stack: str, *_: str | None) -> Target:
-        return Target(f"context-{stack}", "n", "train", None, {}, str(run))
+    def target_of(stack: str, training: str, another: str | None, _: str | None) -> Target:
+        folder = run.with_name(another) if another else run
+        return Target(f"context-{stack}", "n", "train", None, {}, str(folder))
 
     def call(*arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -78,10 +79,9 @@ def command(
         return code, *capsys.readouterr()
 
     monkeypatch.setattr(runs, "DATA", str(volume_folder))
-    monkeypatch.setattr(fetch, "run_folder", lambda name: str(volume_folder / "runs" / name))
     monkeypatch.setattr(fetch, "bring_report", report)
     monkeypatch.setattr(fetch, "target_of", target_of)
-    monkeypatch.setattr(fetch, "targets_of", lambda stack: [target_of(stack)])
+    monkeypatch.setattr(fetch, "targets_of", lambda stack, file: [target_of(stack, "", None, file)])
     monkeypatch.setattr(fetch, "volume_pod", wire.volume_pod)
     monkeypatch.chdir(tmp_path)
     return call

@@ -32,7 +32,7 @@ def test_a_forward_that_breaks_is_told_and_goes_on_with_the_next_pod(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(board, "PAUSE", 0)
     target = Target("here", "space", "job", None, {}, kubeconfig="/k:/l")
-    monkeypatch.setattr(board, "targets_of", lambda stack: [target])
+    monkeypatch.setattr(board, "targets_of", lambda *_: [target])
     opened: list[str] = []
     monkeypatch.setattr(board.webbrowser, "open", opened.append)
     board.board("x", port=16006, no_browser=False)

@@ -47,15 +47,15 @@ def call(
         for name in ("first", "second", "third")
     ]
     for module in (compare, fetch, target):  # the last: of a run's target, fetch asks target_of
-        monkeypatch.setattr(module, "targets_of", lambda _: targets)
+        monkeypatch.setattr(module, "targets_of", lambda *_: targets)
     for module in (compare, fetch):
         monkeypatch.setattr(module, "volume_pod", wire.volume_pod)
         monkeypatch.setattr(module, "bring_report", report)
-        monkeypatch.setattr(module, "run_folder", lambda name: f"{volume_folder}/runs/{name}")
     monkeypatch.setattr(runs, "DATA", str(volume_folder))
     monkeypatch.setattr(compare, "users", lambda _: {f"{volume_folder}/runs/third-1a": "Job train-third, stopped,"})
     monkeypatch.setattr("cli.compare.TrainingJob.of", lambda *_: None)
-    monkeypatch.setattr(runs, "run_folder", lambda name: f"{volume_folder}/runs/{name}")
+    for each in (compare, runs, target):
+        monkeypatch.setattr(each, "run_folder", lambda name: f"{volume_folder}/runs/{name}")
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> tuple[int, list[str], str]:

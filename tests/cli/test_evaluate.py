@@ -81,7 +81,7 @@ def test_only_the_hubs_token_goes_with_it(local_stack: Recording) -> None:
     for jobs, wanted in (([], []), ([{**dataset}], [token]), ([dataset, dataset], [token])):
         api: Any = Api(local_stack, 0, "")
         api.jobs = jobs
-        found = evaluate.hub_token(TrainingJob(api, api, "n", "train-small"))
+        found = evaluate.hub_token(TrainingJob(api, api, Target("c", "n", "train-small", None, {})))
         (container,) = pod_of(evaluate.manifest(template(local_stack), pod_of(job), OPTIONS, found))["containers"]
         assert [each for each in container["env"] if "valueFrom" in each] == wanted
 
@@ -160,7 +160,9 @@ def cluster(local_stack: Recording, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(evaluate, "target_of", lambda *_: target)
         monkeypatch.setattr(evaluate, "volume_pod", lambda *_: nullcontext((None, None)))
         monkeypatch.setattr(evaluate, "trained", lambda *_: SimpleNamespace(checkpoints=(10, 20)))
-        monkeypatch.setattr(TrainingJob, "of", lambda *_: TrainingJob(api, api, "n", "train-small"))
+        monkeypatch.setattr(
+            TrainingJob, "of", lambda *_: TrainingJob(api, api, Target("c", "n", "train-small", None, {}))
+        )
         monkeypatch.setattr(evaluate, "POLL_SECONDS", 0.05)
         return api
 
@@ -181,8 +183,8 @@ def test_progress_and_table_are_shown(cluster: Any, capsys: pytest.CaptureFixtur
         "In /data/runs/small/evaluations; `trainyard fetch --stack local` downloads it with the report.",
     ]
     (container,) = pod_of(api.made)["containers"]
-    asked = ["--run", "/data/runs/small", "--step", "20", "--tasks", "hellaswag,own", "--limit", "5"]
-    assert container["args"] == ["python", "-m", "trainer.evaluate", *asked, "--include", "/data/tasks"]
+    asked = ["--run=/data/runs/small", "--step=20", "--tasks=hellaswag,own", "--limit=5"]
+    assert container["args"] == ["python", "-m", "trainer.evaluate", *asked, "--include=/data/tasks"]
 
 
 def test_what_the_trainer_refuses_is_the_error(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -165,7 +165,7 @@ def test_the_end_of_a_log_is_what_was_written_since() -> None:
 
     api: Any = SimpleNamespace(read_namespaced_pod_log=read_namespaced_pod_log)
     for since in (None, 12):
-        assert TrainingJob(api, api, "n", "j").records([pod(0)], since)
+        assert TrainingJob(api, api, Target("c", "n", "j", None, {})).records([pod(0)], since)
     assert asked == [{"tail_lines": 1000}, {"since_seconds": 12}]
 
 

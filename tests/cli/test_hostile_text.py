@@ -107,7 +107,7 @@ def test_a_log_that_is_printed_as_it_comes(
     raw = f"{TEXT}\nnächste\n".encode(errors="surrogatepass")
     stream = lambda **_: [raw[at : at + size] for at in range(0, len(raw), size)]  # noqa: E731
     core = SimpleNamespace(read_namespaced_pod_log=lambda *_, **__: SimpleNamespace(stream=stream))
-    found: Any = SimpleNamespace(core=core, read=lambda: ({}, [pod(0)]), records=lambda _: {})
+    found: Any = SimpleNamespace(core=core, namespace="n", read=lambda: ({}, [pod(0)]), records=lambda _: {})
     monkeypatch.setattr(logs, "target_of", lambda *_: TARGET)
     monkeypatch.setattr(logs.TrainingJob, "of", lambda *_: found)
     logs.logs("local")
@@ -119,7 +119,7 @@ def test_a_log_that_is_printed_as_it_comes(
 def test_errors_of_every_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for error in (CommandError(TEXT), FileNotFoundError(2, "No such file", TEXT), ConnectionError(TEXT)):
 
-        def fail(_: str, __: str, error: Exception = error) -> None:
+        def fail(*_: Any, error: Exception = error) -> None:
             raise error
 
         monkeypatch.setattr("cli.status.chosen", fail)

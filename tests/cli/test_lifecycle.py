@@ -85,7 +85,9 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, cluster: Any) -> None:
-    monkeypatch.setattr(TrainingJob, "of", lambda *_: TrainingJob(cluster, cluster, "n", "train"))
+    monkeypatch.setattr(
+        TrainingJob, "of", lambda *_: TrainingJob(cluster, cluster, Target("c", "n", "train", None, {}))
+    )
 
 
 @pytest.mark.parametrize(

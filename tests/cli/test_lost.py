@@ -89,7 +89,7 @@ def test_status_names_the_node_that_does_not_answer(ready: str | int, lasted: st
     """A kubelet that reports itself unready answers; a Node that is gone needs nobody."""
     api: Any = Nodes(ready)
     pods = [pod(0), silent_pod()]
-    silent = TrainingJob(api, api, "n", "j").silent_nodes(pods)
+    silent = TrainingJob(api, api, Target("c", "n", "j", None, {})).silent_nodes(pods)
     found = summarize(job(), pods, silent=silent)
     assert (DO.format(lasted) in shown(found)) == (lasted is not None)
     assert ("its node does not answer" in shown(found)) == (lasted is not None)
@@ -98,7 +98,7 @@ def test_status_names_the_node_that_does_not_answer(ready: str | int, lasted: st
 def test_only_nodes_of_doubtful_pods_are_read() -> None:
     api: Any = Nodes("Unknown")
     well = [pod(0), pod(1, "Pending"), pod(2, "Succeeded", {"exitCode": 0}), silent_pod(phase="Failed")]
-    assert TrainingJob(api, api, "n", "j").silent_nodes(well) == {}
+    assert TrainingJob(api, api, Target("c", "n", "j", None, {})).silent_nodes(well) == {}
     assert api.asked == 0
 
 
@@ -142,7 +142,7 @@ def followed(api: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], str]
     monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.01)
     text = io.StringIO()
     try:
-        end = watch(TrainingJob(api, api, "n", "j"), TARGET, Board(Console(file=text))).condition
+        end = watch(TrainingJob(api, api, Target("c", "n", "j", None, {})), Board(Console(file=text))).condition
     except CommandError as error:
         end = str(error)
     return text.getvalue().splitlines(), end
@@ -154,7 +154,7 @@ def test_the_command_follows_the_job_that_takes_the_others_place(
     api: Any = Api([RUNS, None, DONE], "j2")
     monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.01)
     monkeypatch.setattr("cli.follow.chosen", lambda *_: [TARGET])
-    monkeypatch.setattr("cli.follow.TrainingJob.of", lambda *_: TrainingJob(api, api, "n", "j"))
+    monkeypatch.setattr("cli.follow.TrainingJob.of", lambda *_: TrainingJob(api, api, Target("c", "n", "j", None, {})))
     assert main(["follow", "--stack", "gcp-c3"]) == 0
     assert "Job j was replaced; following j2" in capsys.readouterr().out
 

@@ -88,7 +88,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 
 
 def warm() -> str:
-    return pods.warm_pod(TARGET, None, lambda reason: None).name
+    return pods.warm_pod(TARGET, lambda reason: None).name
 
 
 def test_the_next_command_finds_the_pod_and_a_new_image_gets_a_new_one(cluster: Cluster) -> None:
@@ -104,8 +104,8 @@ def test_the_next_command_finds_the_pod_and_a_new_image_gets_a_new_one(cluster: 
 def test_a_pod_of_a_commands_own_is_another_each_time_and_goes_with_it(cluster: Cluster) -> None:
     shared = warm()
     with (
-        pods.own_pod(TARGET, None, lambda reason: None, lambda spec: spec.update(nodeSelector={"a": "b"})) as one,
-        pods.own_pod(TARGET, None, lambda reason: None) as two,
+        pods.own_pod(TARGET, lambda reason: None, lambda spec: spec.update(nodeSelector={"a": "b"})) as one,
+        pods.own_pod(TARGET, lambda reason: None) as two,
     ):
         assert len({shared, one.name, two.name}) == 3
         assert cluster.pods[one.name]["spec"]["nodeSelector"] == {"a": "b"}
@@ -156,11 +156,11 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     changes: list[Any] = []
     wire = Wire(tmp_path / "wire")
 
-    def volume_pod(target: Any, kubeconfig: Any, change: Any = None) -> Any:
+    def volume_pod(target: Any, change: Any = None) -> Any:
         changes.append(change)
         return wire.volume_pod()
 
-    monkeypatch.setattr(run, "targets_of", lambda _: [TARGET])
+    monkeypatch.setattr(run, "targets_of", lambda *_: [TARGET])
     monkeypatch.setattr(run, "volume_pod", volume_pod)
     return changes
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cli import CommandError, __main__, pods, programs
+from cli.target import Target
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def test_what_is_missing_is_told_before_a_pod_starts(
 ) -> None:
     other = {"rsync": "kubectl", "kubectl": "rsync"}[missing]
     program(path, other, "rsync  version 3.5.0  protocol version 32")
-    target = SimpleNamespace(context="c", namespace="n", run_directory="/data/runs/small", kubeconfig=None)
-    monkeypatch.setattr("cli.upload.volume_of", lambda stack: target)
+    target = Target("c", "n", "train", None, {}, "/data/runs/small")
+    monkeypatch.setattr("cli.upload.volume_of", lambda *_: target)
     monkeypatch.setattr("cli.fetch.target_of", lambda *_: target)
     monkeypatch.setattr(pods, "connect", lambda *_: pytest.fail("asked the cluster"))
     monkeypatch.chdir(path)

@@ -69,7 +69,7 @@ def pods(tmp_path: Path, volume: Path, monkeypatch: pytest.MonkeyPatch) -> list[
     home = {"HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
     @contextmanager
-    def volume_pod(target: Any, kubeconfig: Any, change: Any = None) -> Iterator[Any]:
+    def volume_pod(target: Any, change: Any = None) -> Iterator[Any]:
         spec: dict[str, Any] = {"containers": [{"resources": {"requests": {"cpu": "100m"}, "limits": {}}}]}
         if change:
             change(spec)
@@ -79,11 +79,12 @@ def pods(tmp_path: Path, volume: Path, monkeypatch: pytest.MonkeyPatch) -> list[
         with Wire(tmp_path / "wire", **environment).volume_pod() as found:
             yield found
 
-    target = Target("c", "n", "train", None, {}, f"{volume}/runs/plain")
+    def target_of(stack: str, training: str, run: str | None, _: str | None) -> Target:
+        return Target("c", "n", "train", None, {}, f"{volume}/runs/{run or 'plain'}")
+
     for module in (sample, export):
-        monkeypatch.setattr(module, "target_of", lambda *_: target)
+        monkeypatch.setattr(module, "target_of", target_of)
     monkeypatch.setattr(model_pod, "volume_pod", volume_pod)
-    monkeypatch.setattr(model_pod, "run_folder", lambda name: f"{volume}/runs/{name}")
     monkeypatch.setattr(runs, "DATA", str(volume))
     monkeypatch.chdir(tmp_path)
     return made

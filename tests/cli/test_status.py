@@ -19,7 +19,7 @@ from cli.cluster import INDEX, TrainingJob
 from cli.logs import choose
 from cli.status import _priced, screen
 from cli.target import Target, node_price
-from cli.training_status import read, status_file, summarize
+from cli.training_status import look, status_file, summarize
 from trainer import record
 from trainer.contract import EXITS, QUEUED, STOPPED
 from trainer.record import Record
@@ -244,39 +244,36 @@ def test_before_the_first_pod_it_says_what_is_waited_for() -> None:
     assert "2 of 3 run, 1 failed; 1 worker waits for a node: 0/1 nodes: Insufficient cpu; lower" in beside
 
 
-def test_the_record_is_the_newest_of_status_json_and_the_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_is_the_newest_of_status_json_and_the_logs(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "x"
     folder.mkdir(parents=True)
     target = Target("c", "n", "train-a", str(tmp_path), {}, "/data/runs/x")
     assert status_file(target) is None
     api: Any = Api([])
-    monkeypatch.setattr(TrainingJob, "of", lambda target, _: TrainingJob(api, api, "n", target.job))
     for clock, step in (("12:25:00", 130), ("12:15:00", 120)):
         (folder / "status.json").write_text(json.dumps(content(clock, step=130)))
-        assert read(target).figures["step"] == step
+        assert look(TrainingJob(api, api, target)).figures["step"] == step
 
 
-def test_a_run_that_was_removed_is_not_just_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_removed_is_not_just_complete(tmp_path: Path) -> None:
     target = Target("c", "n", "j", str(tmp_path), {}, "/data/runs/x")
     ended = job([{"type": "Complete", "status": "True", "lastTransitionTime": "2026-11-21T12:10:00Z"}])
     silent: Any = SimpleNamespace(
-        name="j", read=lambda: (ended, []), records=lambda *_: {}, refusal=str, silent_nodes=lambda _: {}
+        target=target, read=lambda: (ended, []), records=lambda *_: {}, refusal=str, silent_nodes=lambda _: {}
     )
-    monkeypatch.setattr(TrainingJob, "of", lambda *_: silent)
-    assert shown(read(target)).startswith("Complete (run removed), took 10:00")
+    assert shown(look(silent)).startswith("Complete (run removed), took 10:00")
     (tmp_path / "runs" / "x").mkdir(parents=True)
-    assert shown(read(target)).startswith("Complete, took 10:00")
+    assert shown(look(silent)).startswith("Complete, took 10:00")
 
 
-def test_a_job_that_found_its_run_done_shows_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_found_its_run_done_shows_the_end() -> None:
     """Its launcher wrote no record, but its last words."""
     words = json.dumps({"step": 500, "validation_loss": 2.5, "checkpoint": "/data/runs/x/checkpoints/step-00000500"})
     ended = pod(0, "Succeeded", {"exitCode": 0, "finishedAt": "2026-11-21T12:25:00Z", "message": words})
     silent: Any = SimpleNamespace(
-        name="j", read=lambda: (job(), [ended]), records=lambda *_: {}, silent_nodes=lambda _: {}
+        target=TARGET, read=lambda: (job(), [ended]), records=lambda *_: {}, silent_nodes=lambda _: {}
     )
-    monkeypatch.setattr(TrainingJob, "of", lambda *_: silent)
-    assert "step 500/?  validation 2.500" in (text := shown(read(TARGET)))
+    assert "step 500/?  validation 2.500" in (text := shown(look(silent)))
     assert "as of    5:00 ago" in text
 
 
@@ -340,7 +337,7 @@ def several(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         api: Any = Api(nodes)
         monkeypatch.setattr("cli.status.chosen", lambda *_: targets)
         monkeypatch.setattr("cli.status.node_price", lambda _: 2.0)
-        monkeypatch.setattr(TrainingJob, "of", lambda target, _: TrainingJob(api, api, "n", target.job))
+        monkeypatch.setattr(TrainingJob, "of", lambda target: TrainingJob(api, api, target))
         capsys.readouterr()
         code = main(["status", "--stack", "s", *arguments])
         told = capsys.readouterr()

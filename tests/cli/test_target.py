@@ -114,11 +114,11 @@ def test_a_home_folder_is_found_where_the_shell_does_not_look(tmp_path: Path, mo
         raise CommandError("asked")
 
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("cli.upload.volume_of", lambda stack: stack)
+    monkeypatch.setattr("cli.upload.volume_of", lambda *given: given)
     monkeypatch.setattr("cli.upload.volume_pod", volume_pod)
     (tmp_path / "book.txt").touch()
     assert main(["upload", "~/book.txt", "--kubeconfig=~/kube", "--stack=a~b"]) == 1
-    assert asked == [("a~b", f"{tmp_path}/kube")]
+    assert asked == [(("a~b", f"{tmp_path}/kube"),)]
 
 
 @pytest.mark.parametrize("text", ["a: [b\n  c: :", "just text"])
@@ -137,13 +137,9 @@ def test_a_cluster_that_does_not_answer_is_one_line_with_the_reason(
         "contexts": [{"name": "gone", "context": {"cluster": "gone", "user": "me"}}],
     }
     (tmp_path / "config").write_text(json.dumps(kubeconfig))
-    file = str(tmp_path / "config")
-    for job in (
-        TrainingJob.of(target.Target("gone", "space", "job", None, {}), file),
-        TrainingJob.of(target.Target("gone", "space", "job", None, {}, kubeconfig=file), None),
-    ):
-        with pytest.raises(CommandError, match=r"^the cluster does not answer: [^\n]*Connection refused"):
-            job.read()
+    job = TrainingJob.of(target.Target("gone", "space", "job", None, {}, kubeconfig=str(tmp_path / "config")))
+    with pytest.raises(CommandError, match=r"^the cluster does not answer: [^\n]*Connection refused"):
+        job.read()
     assert not caplog.records, "no warning for each retry"
 
 

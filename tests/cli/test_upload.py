@@ -97,7 +97,7 @@ def test_what_is_not_read_and_what_changes_a_prepared_text_is_told(
     tmp_path: Path, volume_folder: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(upload, "DATA", str(volume_folder))
-    monkeypatch.setattr(upload, "volume_of", lambda stack: Target("c", "n", "", None, {}))
+    monkeypatch.setattr(upload, "volume_of", lambda *_: Target("c", "n", "", None, {}))
     monkeypatch.setattr(upload, "volume_pod", wire.volume_pod)
     noise(volume_folder / "runs" / "metrics.jsonl", 10)
     noise(tmp_path / "corpus" / "picture.png", 10)
@@ -152,7 +152,7 @@ def test_what_to_do_with_an_upload_is_said(model: str, tmp_path: Path) -> None:
 def test_bad_input_is_one_line_before_anything_is_done(
     arguments: list[str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(upload, "volume_of", lambda stack: pytest.fail("asked the stack"))
+    monkeypatch.setattr(upload, "volume_of", lambda *_: pytest.fail("asked the stack"))
     monkeypatch.chdir(noise(tmp_path / "a.txt", 1).parent)
     assert __main__.main(["upload", *arguments]) == 1
     shown = capsys.readouterr().err

@@ -82,7 +82,7 @@ def call(
         monkeypatch.setattr(module, "volume_pod", wire.volume_pod)
         monkeypatch.setattr(module, "targets_of", lambda *_: [Target("c", "n", "train", None, {})])
     monkeypatch.setattr(runs, "run_folder", lambda name: f"{volume_folder}/runs/{name}")
-    monkeypatch.setattr(TrainingJob, "of", lambda *_: TrainingJob(api, api, "n", "train"))
+    monkeypatch.setattr(TrainingJob, "of", lambda *_: TrainingJob(api, api, Target("c", "n", "train", None, {})))
 
     def call(*arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
