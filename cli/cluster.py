@@ -172,8 +172,7 @@ class TrainingJob:
         alive = [job["metadata"] for job in found if not job["metadata"].get("deletionTimestamp")]
         newest = max(alive, key=lambda job: job.get("creationTimestamp") or "", default=None)
         # Nobody has told which run it goes on with.
-        own_run = self.target.run_directory if newest and newest["name"] == self.name else None
-        return replace(self, target=replace(self.target, job=newest["name"], run_directory=own_run)) if newest else None
+        return replace(self, target=replace(self.target, job=newest["name"], run_directory=None)) if newest else None
 
     def records(self, pods: list[dict[str, Any]], seconds: int | None = None) -> dict[str, Record]:
         """Pod -> the newest record in the end of its log, where it has one and its node still answers.

@@ -137,6 +137,13 @@ class Api(Nodes):
 RUNS, DONE = job(), job([{"type": "Complete", "status": "True"}])
 
 
+def test_a_job_in_anothers_place_has_not_the_run_of_the_other() -> None:
+    api: Any = Api([], there="new")
+    new = TrainingJob(api, api, Target("c", "n", "old", "/volume", {}, "/data/runs/of-the-old")).successor()
+    assert new is not None
+    assert (new.name, new.target.run_directory) == ("new", None), "its record would be shown as the new one's"
+
+
 def followed(api: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], str]:
     """What the user is told, and how it ended."""
     monkeypatch.setattr("cli.follow.POLL_SECONDS", 0.01)

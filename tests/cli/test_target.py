@@ -121,6 +121,15 @@ def test_a_home_folder_is_found_where_the_shell_does_not_look(tmp_path: Path, mo
     assert asked == [(("a~b", f"{tmp_path}/kube"),)]
 
 
+@pytest.mark.parametrize(("given", "used"), [("/mine", "/mine"), (None, "/its")])
+def test_a_kubeconfig_that_is_given_goes_before_the_stacks(
+    given: str | None, used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = {"context": "c", "namespace": "n", "jobName": "j", "kubeconfig": "/its"}
+    monkeypatch.setattr(target, "_outputs", lambda stack: outputs)
+    assert target.target_of("s", "", "another", given).kubeconfig == used
+
+
 @pytest.mark.parametrize("text", ["a: [b\n  c: :", "just text"])
 def test_a_file_that_is_no_kubeconfig_is_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "config").write_text(text)
