@@ -175,7 +175,7 @@ def kept(run: Callable[[], torch.Tensor]) -> int:
     return sum(toy.kept(run).values())
 
 
-def test_a_llama_from_its_config_trains_resumes_and_loads_as_any_model_does(
+def test_a_llama_from_its_config_trains_and_loads_as_any_model_does(
     start_workers: Callable[[int, list[str]], Workers],
     settings: Callable[..., list[str]],
     dataset: Path,
@@ -185,20 +185,15 @@ def test_a_llama_from_its_config_trains_resumes_and_loads_as_any_model_does(
 
     def train(name: str, world: int = 1, **changes: Any) -> dict[str, Any]:
         run = tmp_path / name
-        (run / "DONE").unlink(missing_ok=True)
         given = {"steps": 6, "tokens_per_step": 512, "optimizer__schedule": "constant"} | changes
         workers = start_workers(world, settings(run, model__config=tmp_path / "llama.json", **given))
         assert workers.wait(120) == [0] * world, workers.output
         assert "event=first_loss_unexpected" not in workers.output
         return json.loads((run / "DONE").read_text())
 
-    straight, _ = train("straight"), train("broken", steps=3)
-    resumed, both = train("broken"), train("two", world=2, model__checkpointing="true")
+    straight, both = train("straight"), train("two", world=2, model__checkpointing="true")
     saved = Path(straight["checkpoint"]) / "model"
     weights = load_file(saved / "model.safetensors")
-    for name, value in load_file(Path(resumed["checkpoint"]) / "model" / "model.safetensors").items():
-        assert torch.equal(value, weights[name]), name
-    assert losses(tmp_path / "broken") == losses(tmp_path / "straight")
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "straight"), abs=1e-5)
     assert straight["validation_loss"] < straight["initial_validation_loss"] - 0.2
     assert both["sample"].startswith("The")
@@ -209,7 +204,7 @@ def test_a_llama_from_its_config_trains_resumes_and_loads_as_any_model_does(
     held_out = pretrain.Validation(
         open_dataset(str(dataset)).validation, 32, 2, 4, tokenizer=dataset / "tokenizer.json"
     )
-    theirs = held_out.loss(Stock(stock), toy.place(), FP32)
+    theirs = held_out.loss(toy.Stock(stock), toy.place(), FP32)
     assert theirs == pytest.approx(straight["validation_loss"], abs=1e-5)
 
     # As model.name it loads from any number of files; with another tokenizer it is refused.
@@ -223,17 +218,6 @@ def test_a_llama_from_its_config_trains_resumes_and_loads_as_any_model_does(
     assert torch.equal(networks.load(str(parts), 500, 32, None).lm_head.weight, weights["lm_head.weight"])
     with pytest.raises(UserError, match="has another tokenizer than the data; prepare the data with --tokenizer"):
         networks.load(str(other), 500, 32, dataset / "tokenizer.json")
-
-
-class Stock(torch.nn.Module):
-    """The loss through transformers' own code."""
-
-    def __init__(self, net: Any) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return toy.token_loss(self.net, inputs, targets)
 
 
 @pytest.mark.parametrize(("family", "head"), [("qwen2", False), ("llama", True)])

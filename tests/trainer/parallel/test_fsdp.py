@@ -15,11 +15,13 @@ from tests.trainer import toy
 from tests.trainer.conftest import Launcher, Workers, losses
 
 WORDS, LENGTH = 96, 24
+WORLDS = (1, 3)
+"""Numbers of workers: three have parts and shares of unequal size."""
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "vocab_size": WORDS,
-    "hidden_size": 20,  # three workers have parts of unequal size
+    "hidden_size": 20,
     "intermediate_size": 28,
     "num_hidden_layers": 3,
     "num_attention_heads": 2,
@@ -101,11 +103,11 @@ def by_all_engines(world: Any, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, (shape, changes) in SHAPES.items():
         for kind, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-            if kind == "bf16" and (world.size != 2 or name == "muon"):
+            if kind == "bf16" and (world.size == 1 or name == "muon"):
                 continue
             for engine in ("ddp", "fsdp") if kind == "bf16" or world.size == 1 else ("fsdp",):
                 made = work(shape, engine, checkpointing=kind == "fp32" and engine == "fsdp" and name == "llama")
-                if engine == "fsdp" and world.size == 2:  # the graphs of compiled layers, with torch's own kernels
+                if engine == "fsdp" and world.size > 1 and name == "llama":  # the graphs of compiled layers
                     made.module.compile(backend="aot_eager", fullgraph=True)
                 built = build(world, made, engine, dtype, **changes)
                 curve, state = steps(world, built, 0, 2), built.state()
@@ -113,9 +115,8 @@ def by_all_engines(world: Any, folder: Path) -> dict[str, Any]:
                 path = folder / f"{world.size}-{name}-{kind}-{engine}.pt"
                 if world.first:
                     torch.save((plain(state), state.optimizer, state.small), path)
-                sent = built.take_communication()[1]
                 found[f"{name} {kind} {engine}"] = [*curve, *steps(world, built, 2, 4)], plain(built.state())
-                found[f"{name} {kind} {engine} held"], found[f"{name} {kind} {engine} sent"] = held, sent
+                found[f"{name} {kind} {engine} held"] = held
         for before, after in (("ddp", "fsdp"), ("fsdp", "ddp")):
             made = work(shape, after)
             # Any number of workers resumes what a single worker saved.
@@ -130,13 +131,13 @@ def by_all_engines(world: Any, folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("fsdp")
-    return {world: toy.drive(world, by_all_engines, folder, folder=folder) for world in (1, 2, 3)}
+    return {world: toy.drive(world, by_all_engines, folder, folder=folder) for world in WORLDS}
 
 
 Runs = dict[int, list[dict[str, Any]]]
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_steps_are_ddps(runs: Runs, name: str, world: int) -> None:
     """Llama recomputes its layers in the backward pass; GPT-2's DDP is the fast path, and its head is the embedding."""
@@ -153,8 +154,8 @@ def test_the_steps_are_ddps(runs: Runs, name: str, world: int) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_in_bf16_they_stay_close_to_ddps(runs: Runs, name: str) -> None:
-    reference, weights = runs[2][0][f"{name} bf16 ddp"]
-    curve, whole = runs[2][0][f"{name} bf16 fsdp"]
+    reference, weights = runs[3][0][f"{name} bf16 ddp"]
+    curve, whole = runs[3][0][f"{name} bf16 fsdp"]
     assert curve == pytest.approx(reference, rel=0.02)
     for key, value in whole.items():
         assert not torch.equal(value, value.bfloat16().float()), f"{key} was rounded"
@@ -162,41 +163,19 @@ def test_in_bf16_they_stay_close_to_ddps(runs: Runs, name: str) -> None:
     assert 0 < float(apart.mean()) < 2e-3
 
 
-def test_each_worker_holds_its_part_and_bytes_are_counted(runs: Runs) -> None:
-    for world in (2, 3):
-        parts = [found["llama fp32 fsdp held"] for found in runs[world]]
-        assert sum(parts) == runs[1][0]["llama fp32 fsdp held"]
-        assert max(parts) < 1.2 * sum(parts) / world
-        assert runs[world][1]["llama fp32 fsdp"][1] == {}, "whole tensors are for the first worker alone"
-    assert runs[1][0]["llama fp32 fsdp sent"] == 0
-    assert (
-        0 < runs[2][0]["llama bf16 fsdp sent"] < runs[2][0]["llama fp32 fsdp sent"] < runs[3][0]["llama fp32 fsdp sent"]
-    )
+def test_each_worker_holds_its_part(runs: Runs) -> None:
+    parts = [found["llama fp32 fsdp held"] for found in runs[3]]
+    assert sum(parts) == runs[1][0]["llama fp32 fsdp held"]
+    assert max(parts) < 1.2 * sum(parts) / 3
+    assert runs[3][1]["llama fp32 fsdp"][1] == {}, "whole tensors are for the first worker alone"
 
 
 @pytest.mark.parametrize("change", ["ddp to fsdp", "fsdp to ddp"])
 def test_what_one_engine_saved_another_takes_up_at_another_size(runs: Runs, change: str) -> None:
-    for world in (1, 2, 3):
+    for world in WORLDS:
         for name in SHAPES:
             straight = runs[1][0][f"{name} fp32 ddp"][0][4:]
             assert runs[world][0][f"{name} {change}"] == pytest.approx(straight, rel=2e-5), world
-
-
-def overflowing(world: Any) -> list[dict[str, Any]]:
-    from trainer.train.loop import build_engine
-
-    built = build_engine(toy.work(), toy.configuration(engine__name="fsdp"), world, torch.float16)
-    return toy.steps(built, world, 0, 4)
-
-
-def test_an_overflow_is_skipped_by_all_and_changes_nothing(tmp_path: Path) -> None:
-    """fp16 on two workers; the third step overflows."""
-    first, second = toy.drive(2, overflowing, folder=tmp_path)
-    for found in (first, second):
-        assert [step["skipped"] for step in found] == [0, 0, 1, 0]
-        assert [step["scale"] for step in found] == [65536, 65536, 32768, 32768]
-    assert torch.equal(first[2]["weights"], first[1]["weights"]), "not even by decay"
-    assert not torch.equal(first[3]["weights"], first[2]["weights"])
 
 
 def test_a_run_of_the_launcher_is_taken_up_by_deepspeed(

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from tests.trainer import toy
 from tests.trainer.conftest import losses
 from tests.trainer.processes import Workers, run_worker
 from trainer.checkpoint.format import Checkpoint, verify_checkpoint, write_manifest
 from trainer.config.schema import load
 from trainer.errors import UserError
-from trainer.parallel.world import World
 from trainer.train import compiled
 
 Start = Callable[..., Workers]
@@ -132,16 +132,13 @@ def test_compiled_code_for_accelerators_is_passed_on_in_the_run(
 
 def test_the_passes_that_compile_leave_nothing_behind() -> None:
     """No gradient, no hook of an engine, training mode: the first step is the one it would have been."""
-    from tests.trainer import toy
-
     work = toy.work()
-    world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cpu"))
     called: list[torch.Tensor] = []
     for value in work.net.parameters():
         value.register_post_accumulate_grad_hook(called.append)
     before = [value.clone() for value in work.net.parameters()]
     batch = tuple(torch.from_numpy(part) for part in work.batches.get(0, 0))
-    compiled.passes(work, world, torch.float32, batch)
+    compiled.passes(work, toy.place(), torch.float32, batch)
     assert not called
     assert all(value.grad is None for value in work.net.parameters())
     assert all(torch.equal(*pair) for pair in zip(before, work.net.parameters(), strict=True))
@@ -150,27 +147,22 @@ def test_the_passes_that_compile_leave_nothing_behind() -> None:
 
 def test_compiled_code_that_loses_the_gradient_ends_the_training() -> None:
     """As torch 2.11 makes it of an adapter: the losses are right, every gradient is 0, and nothing would be learned."""
-    from tests.trainer import toy
 
     def losing(graph: Any, inputs: Any) -> Any:
         return lambda *values: tuple(found.detach() + 0 * found for found in graph(*values))
 
     work = toy.work()
-    world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cpu"))
     batch = tuple(torch.from_numpy(part) for part in work.batches.get(0, 0))
     work.module.compile(backend=losing)
     with pytest.raises(UserError, match=r"compile: torch \S+ compiles this model without its gradient; use compile"):
-        compiled.passes(work, world, torch.float32, batch)
+        compiled.passes(work, toy.place(), torch.float32, batch)
 
 
 def test_a_pass_without_an_answer_has_no_gradient_and_may_be_compiled() -> None:
-    from tests.trainer import toy
-
     class Unanswered(torch.nn.Module):
         def forward(self, *batch: torch.Tensor) -> torch.Tensor:
             return 0 * answered.module(*batch)
 
     answered = toy.work()
     work = dataclasses.replace(answered, module=Unanswered())
-    world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cpu"))
-    compiled.passes(work, world, torch.float32, tuple(torch.from_numpy(part) for part in work.batches.get(0, 0)))
+    compiled.passes(work, toy.place(), torch.float32, tuple(torch.from_numpy(part) for part in work.batches.get(0, 0)))

@@ -159,12 +159,12 @@ def test_all_tokens_that_close_answers_are_named_special_or_not(tokenizer: Path,
     assert net.generation_config.eos_token_id == [built.token_to_id("[END]"), built.token_to_id("[CALL]"), 2]
 
 
-def test_one_or_two_workers_any_micro_batch_and_fsdp_compute_the_same_run(
+def test_any_workers_and_micro_batch_fsdp_and_a_resume_compute_the_same_run(
     start_workers: Start, arguments: Settings, tmp_path: Path
 ) -> None:
     started = {}
     for name, world, size, engine in (("one", 1, 2, "ddp"), ("two", 2, 1, "ddp"), ("divided", 2, 1, "fsdp")):
-        changes = {"micro_batch": size, "engine__name": engine}
+        changes = {"micro_batch": size, "engine__name": engine, "checkpoint__every_steps": 2 if name == "one" else 0}
         given = arguments(tmp_path / name, steps=4, evaluation__batches=64, **changes)
         started[name] = world, start_workers(world, given)
     found = {}
@@ -176,6 +176,13 @@ def test_one_or_two_workers_any_micro_batch_and_fsdp_compute_the_same_run(
         ]
     assert found["two"] == pytest.approx(found["one"], rel=1e-4)
     assert found["divided"] == pytest.approx(found["one"], rel=1e-4)
+    one, resumed = tmp_path / "one", tmp_path / "resumed"
+    shutil.copytree(one / "checkpoints" / "step-00000002", resumed / "checkpoints" / "step-00000002")
+    workers = start_workers(1, arguments(resumed, steps=4, evaluation__batches=64))
+    assert workers.wait(120) == [0], workers.output
+    assert losses(resumed) == {step: loss for step, loss in losses(one).items() if step > 2}
+    first, second = (run / "checkpoints/step-00000004/model/model.safetensors" for run in (one, resumed))
+    assert first.read_bytes() == second.read_bytes()
     # The loss of a step is the mean over its own answer tokens.
     work = finetune.build(schema.load(arguments(tmp_path / "fresh")))
     parts = [work.batches.get(0, number) for number in range(work.batches.per_step)]
@@ -184,19 +191,6 @@ def test_one_or_two_workers_any_micro_batch_and_fsdp_compute_the_same_run(
     answers = sum(int((part[1] != IGNORED).sum()) for part in parts)
     assert answers != work.items_per_step, "this step says nothing of the weight"
     assert losses(tmp_path / "one")[1] == pytest.approx(total / answers, rel=1e-5)
-
-
-def test_a_resumed_run_equals_a_straight_one(start_workers: Start, arguments: Settings, tmp_path: Path) -> None:
-    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
-    given = {"steps": 8, "checkpoint__every_steps": 3}
-    workers = start_workers(1, arguments(straight, **given))
-    assert workers.wait(120) == [0], workers.output
-    shutil.copytree(straight / "checkpoints" / "step-00000003", resumed / "checkpoints" / "step-00000003")
-    workers = start_workers(1, arguments(resumed, **given))
-    assert workers.wait(120) == [0], workers.output
-    assert losses(resumed) == {step: loss for step, loss in losses(straight).items() if step > 3}
-    one, two = (run / "checkpoints" / "step-00000008" / "model" / "model.safetensors" for run in (straight, resumed))
-    assert one.read_bytes() == two.read_bytes()
 
 
 def test_the_model_learns_to_answer_and_the_run_shows_a_conversation(
