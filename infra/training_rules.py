@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from operator import attrgetter
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic.alias_generators import to_camel
@@ -254,8 +255,12 @@ def _memory(config: StackConfig) -> Iterator[str]:
     model = training.model.size or training.model.name or training.model.config
     estimate = " by the size in its name" if shape.estimated else ""
     if _SURE * gib(training) > most:
-        kinds = {f"engine.name: fsdp on {world} workers": {"engine.name": "fsdp"}} if world > 1 else {}
-        if training.model.name:
+        kinds: dict[str, dict[str, Any]] = {}
+        if world > 1:
+            kinds[f"engine.name: fsdp on {world} workers"] = {"engine.name": "fsdp"}
+        if training.adapter.kind != "none":
+            kinds["adapter.rank: 16"] = {"adapter.rank": 16}
+        elif training.model.name:
             kinds["adapter.kind: lora"] = {"adapter.kind": "lora", "engine.name": "ddp"}
         smallest = {"model.checkpointing": True, "micro_batch": 1}
         ways = kinds | {f"{kind} with {SMALLEST}": {**change, **smallest} for kind, change in kinds.items()}

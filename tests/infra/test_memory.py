@@ -39,6 +39,18 @@ def test_xl_under_ddp_needs_more_than_a_t4_and_what_would_fit_is_named() -> None
     assert said("gcp-a100", XL) == ""
 
 
+def test_an_adapter_counts_by_rank_and_targets() -> None:
+    def adapted(**adapter: Any) -> str:
+        return said(
+            "aws-g4dn",
+            {"task": "finetune", "model": {"name": "Qwen/Qwen2.5-1.5B"}, "adapter": {"kind": "lora", **adapter}},
+        )
+
+    assert "adapter.rank: 16 (" in adapted(rank=1024)
+    assert adapted(rank=16) == ""
+    assert adapted(rank=1024, targets="q_proj,v_proj") == ""
+
+
 def test_what_is_proposed_is_taken() -> None:
     machine = {"machineType": "g4dn.4xlarge", "alternatives": []}
     values = stack_file_values("aws-g4dn")

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.presets import PRESETS
-from trainer.config.settings import Config
+from trainer.config.settings import Adapter, Config
 from trainer.config.vocabulary import GPT2, LLAMA
 
 PUBLISHED = {"distilgpt2": "distil", "gpt2": "small", "gpt2-medium": "medium", "gpt2-large": "large", "gpt2-xl": "xl"}
@@ -46,6 +46,13 @@ PLAIN = ("gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "phi", "falcon", "bloom",
 """model_type of models without a gate in the MLP (transformers 5.23)."""
 SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)(m|b)(?![a-z0-9])")
 """The size in a model's name in lower case: 0.5b, 7b, 135m; not 8x7b, e4b, a3b or v0.1."""
+SIDES = {"c_attn": 4, "c_fc": 5, "gate_proj": 3.6, "up_proj": 3.6, "down_proj": 3.6}
+"""Inputs and outputs, in widths, of layers by their name in GPT-2 and in a Llama, whose MLP is 2.6 w wide; others: 2,
+as a projection of the attention has."""
+OUTER = {"lm_head", "embed_tokens", "wte"}
+"""Layers that a model has once, from the width to the vocabulary."""
+LARGEST_CONFIG = 8 << 20
+"""Bytes of a config.json. The names of ImageNet-21k's classes make 1 MB; transformers needs 25 bytes for each."""
 WIDEST_LAYER = 20
 """A layer counts as at most so many w x w matrices: of a mixture a token meets a few experts (Qwen 2.5 0.5B has 19)."""
 MOST_TOKENS = 32_768
@@ -85,9 +92,14 @@ class Shape:
         matrices = min(self.layer / self.width, WIDEST_LAYER * self.width)
         return 24 * self.width + 2.7 * matrices if self.gated else 16 * self.width + 2 * matrices
 
-    def adapter(self, rank: int) -> int:
-        """Parameters of an adapter of this rank beside every matrix in the layers: 16 w in GPT-2, 19 w in a Llama."""
-        return self.layers * rank * (19 if self.gated else 16) * self.width
+    def adapter(self, settings: Adapter) -> int:
+        """Parameters of an adapter: for each target, its rank times inputs and outputs of the layers that it names."""
+        if settings.targets.strip() == "all-linear":
+            return round(self.layers * settings.rank * (19 if self.gated else 16) * self.width)
+        names = {name.strip().rpartition(".")[2] for name in settings.targets.split(",")}
+        inside = sum(SIDES.get(name, 2) for name in names - OUTER)
+        outside = len(names & OUTER) * (self.width + self.vocabulary)
+        return round(settings.rank * (self.layers * inside * self.width + outside))
 
 
 def state_bytes(shape: Shape, config: Config, precision: str, world: int) -> float:
@@ -96,7 +108,7 @@ def state_bytes(shape: Shape, config: Config, precision: str, world: int) -> flo
     copies = 0 if precision == "fp32" else 2
     twice = 4 if world > 1 and config.windows_per_step > world * (config.micro_batch or 1) else 0
     if config.adapter.kind != "none":
-        return width * model + (16 + twice + copies) * shape.adapter(config.adapter.rank)
+        return width * model + (16 + twice + copies) * shape.adapter(config.adapter)
     if config.engine.name == "deepspeed":
         part = 1 / world if config.engine.zero_stage == 2 else 1
         whole = 2 if precision == "bf16" else 4 + copies
@@ -139,7 +151,7 @@ def fitting(shape: Shape, config: Config, there: float, world: int, accelerator:
 def saved(shape: Shape, config: Config) -> float:
     """Bytes of a checkpoint, weights and moments in fp32, which the first worker copies to its host's memory."""
     adapted = config.adapter.kind != "none"
-    return 12 * (shape.adapter(config.adapter.rank) if adapted else shape.parameters)
+    return 12 * (shape.adapter(config.adapter) if adapted else shape.parameters)
 
 
 def of_preset(name: str, vocabulary: int = GPT2) -> Shape:
@@ -188,8 +200,9 @@ def shape_of(config: Config, vocabulary: int = GPT2) -> Shape | None:
         return of_preset(preset)
     path = Path(model.config or model.name)
     try:
-        document = json.loads((path if model.config else path / "config.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        file = path if model.config and not path.is_dir() else path / "config.json"
+        document = json.loads(file.read_text("utf-8")) if file.stat().st_size <= LARGEST_CONFIG else None
+    except (OSError, ValueError, RecursionError):
         size = size_in(model.name)
         return of_size(size) if size else None
     return of_document(document) if isinstance(document, dict) else None

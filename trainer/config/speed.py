@@ -34,6 +34,6 @@ def flops_per_token(shape: Shape, config: Config) -> float:
     """
     looked_up = shape.width * (shape.positions + (0 if shape.tied else shape.vocabulary))
     each = 4.0 if config.adapter.kind != "none" else 6.0
-    own = 6.0 * shape.adapter(config.adapter.rank) if config.adapter.kind != "none" else 0.0
+    own = 6.0 * shape.adapter(config.adapter) if config.adapter.kind != "none" else 0.0
     attention = 12.0 * shape.layers * shape.width * config.sequence_length
     return each * (shape.parameters - looked_up) + own + attention

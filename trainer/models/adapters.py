@@ -64,7 +64,7 @@ class Adapter:
         endings = tuple(f".{target}" for target in targets)
         meant = [part.weight.shape for name, part in net.named_modules() if f".{name}".endswith(endings)]
         numbers = settings.rank * sum(map(sum, meant))
-        capacity.require_room("adapter.rank", f"an adapter of rank {settings.rank}", numbers, STATE_BYTES)
+        capacity.require_room("adapter.rank", f"an adapter of rank {settings.rank}", numbers, STATE_BYTES, device=True)
         self._config = LoraConfig(
             r=settings.rank,
             lora_alpha=settings.alpha,  # pyrefly: ignore[bad-argument-type]  # a factor; peft says int

@@ -46,11 +46,17 @@ def largest_divisor(number: int, most: int) -> int:
     return next((size for size in range(most, 0, -1) if number % size == 0), 0)
 
 
-def require_room(key: str, what: str, numbers: int, width: int = 4) -> None:
+def require_room(key: str, what: str, numbers: int, width: int = 4, device: bool = False) -> None:
     """Raise UserError if this machine cannot hold `numbers` of `width` bytes for each of its workers.
 
-    The kernel would kill this process or another one without a message, after minutes.
+    The kernel would kill this process or another one without a message, after minutes. device: each worker's
+    accelerator must hold them, too; a smaller micro-batch would not help.
     """
+    if device and torch.cuda.is_available() and numbers * width > (most := device_memory()):
+        raise UserError(
+            f"{key}: {what} has {numbers:,} numbers, which take {numbers * width / 2**30:,.1f} GiB with gradients and "
+            f"moments; the accelerator has {most / 2**30:,.1f}; give a smaller one, or an accelerator with more memory"
+        )
     workers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if (needed := numbers * width * workers) > (there := container.machine()):
         by = f" for {workers} workers" if workers > 1 else ""

@@ -22,6 +22,7 @@ from trainer.checkpoint.format import (
     verify_checkpoint,
     weight_files,
 )
+from trainer.config.memory import LARGEST_CONFIG
 from trainer.config.paths import folder, path_or_name
 from trainer.contract import METRICS
 from trainer.errors import UserError, advice, one_line
@@ -132,8 +133,7 @@ def load(source: Source) -> Any:
 
 QUIET = {f"_raise_exceptions_for_{what}": False for what in ("gated_repo", "missing_entries", "connection_errors")}
 """Of transformers' cached_file, which then gives None for what is not there."""
-CONFIG, LARGEST_CONFIG = "config.json", 8 << 20
-"""The names of ImageNet-21k's classes make 1 MB. transformers needs 25 bytes for each byte of the file."""
+CONFIG = "config.json"
 DEQUANTISED = ("fp8", "mxfp8", "mxfp4")
 """Quantised models that transformers reads into plain weights on any device (transformers/quantizers, 5.23): training,
 merging and sampling then see the same ones."""

@@ -331,6 +331,18 @@ def test_an_adapter_that_the_machine_cannot_hold_is_refused_before_it_is_made(
         adapt(folder, adapter__targets=targets, adapter__rank=2**31 - 1)
 
 
+def test_an_adapter_that_the_accelerator_cannot_hold_is_refused_although_the_host_can(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = adapt(llama)
+    room = 16 * sum(value.numel() for value in adapters.trained(made).values())
+    monkeypatch.setattr(adapters.capacity.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(adapters.capacity, "device_memory", lambda: float(room))
+    adapt(llama)
+    with pytest.raises(UserError, match=r"^adapter.rank: an adapter of rank 17 has .* the accelerator has [\d.]+"):
+        adapt(llama, adapter__rank=17)
+
+
 def test_settings_that_contradict_each_other_are_refused(
     gpt2: Path, finished: Path, start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:

@@ -14,7 +14,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHea
 from tests.trainer import toy
 from trainer.config import schema as config
 from trainer.config.container import limit
-from trainer.config.memory import of_document, of_preset, of_size, pass_bytes, saved, state_bytes
+from trainer.config.memory import (
+    LARGEST_CONFIG,
+    of_document,
+    of_preset,
+    of_size,
+    pass_bytes,
+    saved,
+    shape_of,
+    state_bytes,
+)
 from trainer.config.presets import PRESETS
 from trainer.data.batches import Tokens
 from trainer.errors import UserError
@@ -102,6 +111,46 @@ def test_what_is_divided_frozen_or_computed_twice_takes_less() -> None:
     others, inputs = (xl.layers - 1) * xl.kept, xl.layers * 4 * xl.width
     assert pass_bytes(xl, plain, "bf16", 1024) - pass_bytes(xl, twice, "bf16", 1024) == 1024 * (others - inputs)
     assert pass_bytes(xl, plain, "fp32", 9000, False) < pass_bytes(xl, plain, "fp32", 9000), "logits in parts"
+
+
+@pytest.mark.parametrize(
+    ("kind", "targets"),
+    [
+        ("gpt2", "all-linear"),
+        ("gpt2", "c_attn"),
+        ("gpt2", "mlp.c_fc, lm_head"),
+        ("llama", "all-linear"),
+        ("llama", "q_proj,v_proj"),
+        ("llama", "mlp.up_proj, mlp.down_proj"),
+    ],
+)
+def test_an_adapter_is_estimated_by_its_rank_and_targets(kind: str, targets: str) -> None:
+    """Against the layers of the model itself."""
+    size = {"hidden_size": 320, "num_attention_heads": 4, "num_hidden_layers": 3, "vocab_size": 500}
+    made = AutoConfig.for_model(kind, **size, **({"intermediate_size": 832} if kind == "llama" else {}))
+    with torch.device("meta"):
+        net = AutoModelForCausalLM.from_config(made)
+    wanted = [name.strip() for name in targets.split(",")]
+    names = [name for name, part in net.named_modules() if part.__class__.__name__ in ("Linear", "Conv1D")]
+    met = [name for name in names if name.endswith(tuple(wanted)) or (targets == "all-linear" and name != "lm_head")]
+    numbers = 7 * sum(sum(net.get_submodule(name).weight.shape) for name in met)
+    shape = of_document(made.to_dict())
+    chosen = config.load(
+        [*NEEDED, "model.name=gpt2", "adapter.kind=lora", "adapter.rank=7", f"adapter.targets={targets}"]
+    )
+    assert shape is not None
+    assert shape.adapter(chosen.adapter) == pytest.approx(numbers, rel=0.02)
+
+
+def test_a_config_json_that_no_model_has_is_not_read_for_an_estimate(tmp_path: Path) -> None:
+    document = PRESETS["small"].document(50_257, 1024)
+    (tmp_path / "config.json").write_text(json.dumps(document))
+    for given in (f"model.config={tmp_path / 'config.json'}", f"model.config={tmp_path}", f"model.name={tmp_path}"):
+        assert shape_of(config.load([*NEEDED, given])) is not None
+    (tmp_path / "config.json").write_text(json.dumps(document) + " " * LARGEST_CONFIG)
+    assert shape_of(config.load([*NEEDED, f"model.name={tmp_path}"])) is None
+    (tmp_path / "config.json").write_text("[" * 200_000)
+    assert shape_of(config.load([*NEEDED, f"model.name={tmp_path}"])) is None
 
 
 @pytest.mark.parametrize(
