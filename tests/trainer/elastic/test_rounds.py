@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from torch.distributed import DistStoreError
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousGracefulExitError,
@@ -24,6 +25,14 @@ from tests.trainer.elastic.meeting import meet
 from trainer.elastic import rendezvous_etcd
 from trainer.elastic.etcd import Etcd, access
 from trainer.elastic.rendezvous import Handler
+
+PAUSE_SECONDS = 0.1
+"""Between two looks of a member at the state; torch takes a second, to spare the store of a large round."""
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamic_rendezvous, "_delay", lambda seconds: time.sleep(PAUSE_SECONDS))
 
 
 class Nodes:
@@ -39,7 +48,8 @@ class Nodes:
         parameters = RendezvousParameters(
             "etcd-v3", self._endpoint, self.run_id, self._low, self._high, address, **options
         )
-        self.handlers[name] = rendezvous_etcd.create(parameters)
+        self.handlers[name] = handler = rendezvous_etcd.create(parameters)
+        handler._state_holder._cache_duration = PAUSE_SECONDS  # pyrefly: ignore[bad-assignment]
 
     def meet(self, names: str) -> dict[str, RendezvousInfo]:
         """All of `names` join the next round at once."""
@@ -115,7 +125,7 @@ def test_members_at_rest_beat_and_change_no_state(nodes: Callable[[int, int], No
     backend = rendezvous_etcd.EtcdBackend(etcd_of(group.handlers["a"]), group.run_id)
     before = backend.get_state()
     beats = dict(backend.beats)
-    end = time.monotonic() + 5  # longer than the keep-alive of 3 s
+    end = time.monotonic() + 4  # longer than the keep-alive of 3 s
     while time.monotonic() < end:
         assert [group.handlers[name].num_nodes_waiting() for name in "ab"] == [0, 0]
         time.sleep(0.5)
@@ -134,7 +144,7 @@ def test_a_member_beats_while_others_are_faster_with_every_change(
     moving, watching = group.handlers["a"], group.handlers["b"]
     moving._stop_heartbeats()
     swap = etcd_of(moving).swap
-    end = time.monotonic() + 6  # twice the keep-alive of 3 s
+    end = time.monotonic() + 4.5  # longer than the keep-alive of 3 s
 
     def refused(key: str, value: bytes, revision: int) -> Any:
         return swap(key, value, revision if time.monotonic() > end else revision + 1)
@@ -263,10 +273,10 @@ def test_a_spare_that_finds_no_place_makes_no_new_round(nodes: Callable[[int, in
     wait_until(lambda: seen(0, 2), 30, "the spare has seen that there is room")
     threads[2].start()
     wait_until(lambda: len(found) == 2, 30, "two of the three are in the next round")
-    end = time.monotonic() + 3
+    end = time.monotonic() + 15 * PAUSE_SECONDS
     while time.monotonic() < end:
         assert [group.handlers[name].num_nodes_waiting() for name in found] == [0, 0]
-        time.sleep(0.5)
+        time.sleep(PAUSE_SECONDS)
     group.handlers[found[0]].shutdown()
     for thread in threads:
         thread.join(20)
@@ -302,7 +312,7 @@ def test_training_goes_on_while_etcd_is_away(
         group.meet("a")
         handler = group.handlers["a"]
         own_etcd.kill()
-        time.sleep(1.1)  # past the time for which torch answers from its cache
+        time.sleep(2 * PAUSE_SECONDS)  # past the time for which torch answers from its cache
         began = time.monotonic()
         assert handler.num_nodes_waiting() == 0
         assert time.monotonic() - began < 15, "looking after the workers must not stop meanwhile"
