@@ -92,8 +92,8 @@ def test_a_path_with_an_unknown_user_or_a_variable_is_refused_by_its_key(key: st
     ("main", "arguments", "option"),
     [
         (prepare.main, ["--input", "x", "--output", "~/o"], "output"),
-        (prepare.main, ["--input", "~/o", "--output", "x"], "input"),
-        (prepare.main, ["--input", "x", "--output", "x", "--tokenizer=~/o"], "tokenizer"),
+        (prepare.main, ["--input", "~/o", "--output", "x"], "inputs"),
+        (prepare.main, ["--input", "x", "--output", "x", "--tokenizer=~/o"], "tokenizer_spec"),
         (prepare.main, ["--input", "x", "--output", "x", "--chat-template=~/o"], "chat_template"),
         (fetch.main, ["--model", "gpt2", "--output", "~/o"], "output"),
         (fetch.main, ["--questions", "~/o", "--output", "x"], "questions"),

@@ -268,7 +268,7 @@ def test_what_is_wrong_with_the_source_is_said(run: Path, tmp_path: Path, capsys
         return fails(sample.main, [*map(str, arguments)], capsys)
 
     (tmp_path / "empty").mkdir()
-    assert "no such folder" in said("--run", tmp_path / "nowhere")
+    assert "is no folder; give the run.directory" in said("--run", tmp_path / "nowhere")
     assert "no checkpoint that verifies" in said("--run", tmp_path / "empty")
     assert "no checkpoint of that step; there are: 10, 20, 25" in said("--run", run, "--step", 7)
     assert "is no folder" in said("--model", tmp_path / "nowhere")
