@@ -51,6 +51,8 @@ SIDES = {"c_attn": 4, "c_fc": 5, "gate_proj": 3.6, "up_proj": 3.6, "down_proj": 
 as a projection of the attention has."""
 OUTER = {"lm_head", "embed_tokens", "wte"}
 """Layers that a model has once, from the width to the vocabulary."""
+MOST_NUMBER = 1 << 40
+"""A number of a config.json that is larger says nothing of a model: the trainer refuses it."""
 LARGEST_CONFIG = 8 << 20
 """Bytes of a config.json. The names of ImageNet-21k's classes make 1 MB; transformers needs 25 bytes for each."""
 WIDEST_LAYER = 20
@@ -165,7 +167,7 @@ def of_document(document: Mapping[str, Any]) -> Shape | None:
 
     def number(*names: str, default: int = 0) -> int:
         found = next((document[name] for name in names if isinstance(document.get(name), int)), default)
-        return int(found)
+        return int(found) if found < MOST_NUMBER else 0
 
     layers, heads = number("num_hidden_layers", "n_layer", "num_layers"), number("num_attention_heads", "n_head")
     width, vocabulary = number("hidden_size", "n_embd", "d_model"), number("vocab_size", default=-1)

@@ -73,6 +73,8 @@ def parameters(key: str, name: str, config: Any) -> int:
     """
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
+    if (layers := getattr(config.get_text_config(), "num_hidden_layers", 1)) < 0:  # transformers builds none
+        raise UserError(f"{key}: {name}: has {layers} layers; correct it")
     documents: list[Any] = [config.to_dict()]
     for document in documents:
         documents += [part for part in document.values() if isinstance(part, dict)]

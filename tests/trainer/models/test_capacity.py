@@ -16,6 +16,7 @@ from trainer.config import schema as config
 from trainer.config.container import limit
 from trainer.config.memory import (
     LARGEST_CONFIG,
+    needed,
     of_document,
     of_preset,
     of_size,
@@ -285,6 +286,8 @@ SIZES: dict[str, tuple[dict[str, Any], str]] = {
     "many experts": (LLAMA | {"model_type": "mixtral", "num_local_experts": 10**7}, "num_local_experts is 10,000,000"),
     "another's keys": (LLAMA | {"n_embd": 64}, "a llama model has no n_embd, which transformers would pass over"),
     "beyond 64 bits": (LLAMA | {"hidden_size": 1 << 40}, ABSENT),
+    "beyond floats": (GPT2 | {"n_layer": 10**400}, "n_layer is 10,000,"),
+    "less than nothing": (GPT2 | {"n_layer": -2}, "has -2 layers"),
     "heads that do not divide": (GPT2 | {"n_head": 5}, ABSENT),
 }
 
@@ -296,6 +299,8 @@ def test_a_size_that_nothing_can_hold_is_refused_before_anything_is_built(name: 
     with pytest.raises(UserError, match=f"^model.config: {tmp_path}/config.json.*{expected}") as raised:
         networks.from_config(str(tmp_path / "config.json"), 500, 0, 8, 1)
     assert "\n" not in str(raised.value)
+    chosen = config.load([*NEEDED, f"model.config={tmp_path / 'config.json'}"])
+    assert (found := shape_of(chosen)) is None or needed(found, chosen, "bf16", 1), "a preview meets it first"
 
 
 @pytest.mark.parametrize("workers", [1, 3])
