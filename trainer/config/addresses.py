@@ -35,8 +35,11 @@ ANONYMOUS: dict[str, list[dict[str, Any]]] = {"s3": [{"anon": True}], "gs": [{"t
 _FOREIGN = re.compile(r"[A-Za-z][\w+.-]*:|[^/]*@[^/]*:")
 """What begins as an address does: with a scheme, a drive or a server."""
 _SERVERS = re.compile(
-    r"(www\.[^/]+|[^/:]+\.(amazonaws|googleapis)\.com|huggingface\.co|hf\.co|github\.com)(:\d+)?(/|$)", re.I
+    r"(www\.[^/]+|[^/:]+\.(amazonaws|googleapis|google|githubusercontent)\.com|huggingface\.co|hf\.co|github\.com"
+    r"|kaggle\.com)(:\d+)?(/|$)",
+    re.I,
 )
+_VARIABLE = re.compile(r"\$(\w+|\{\w+\})(/|$)")
 _ways: dict[tuple[str, str], list[dict[str, Any]]] = {}
 
 
@@ -51,6 +54,8 @@ def address(text: str) -> str:
         raise ValueError(f"'{text}' lacks the colon of an address; write {found[1].lower()}://{found[2]}")
     if _SERVERS.match(text):
         raise ValueError(f"'{text}' lacks the scheme of an address; write https://{text}, s3:// or gs://BUCKET/NAME")
+    if _VARIABLE.match(text):
+        raise ValueError(f"'{text}' begins with a variable, and a stack file is no shell; write the path itself")
     scheme, colon, rest = text.partition(":")
     scheme = scheme.lower()
     if scheme == "hf" and colon:

@@ -21,7 +21,7 @@ from trainer.data.chat_template import begins, known
 from trainer.data.documents import Place
 from trainer.data.loss_mask import BEGINS, COUNTS, ID, MARKS, Encoder, Span, Undecodable, marked, squeezed
 from trainer.data.records import ANSWERS, Plain, Talk, Wrong
-from trainer.data.sentences import sentences
+from trainer.data.sentences import says_anything, sentences
 from trainer.data.tokenizer import FILE
 from trainer.errors import UserError, one_line
 
@@ -92,7 +92,7 @@ class Chat:
         self._noted = []
         talk = records.read(record)
         if isinstance(talk, Plain):
-            if not talk.completion.strip():
+            if not says_anything(talk.completion):
                 self._noted = [(SPOKEN, "empty_answers")]
                 return ""
             prompt, completion = map(self._safe, talk[:2])
@@ -127,7 +127,7 @@ class Chat:
         """Numbers of the messages that are learned, without those that say nothing or answer nothing."""
         found, asked = [], False
         for number, message in enumerate(talk.messages):
-            asked = asked or message["role"] not in ("system", "developer", "assistant")
+            asked = asked or _asks(message)
             if number not in talk.learned:
                 continue
             if not _spoken(message):
@@ -289,11 +289,18 @@ class Chat:
         return self._encoder.ids(self._rendered(self._safe(messages), Talk(messages, []), asking=True)[0])
 
 
+def _asks(message: dict[str, Any]) -> bool:
+    """Whether a message can be answered; an empty result of a tool can, an empty question cannot."""
+    if message["role"] == "user":
+        return _spoken(message)
+    return message["role"] not in ("system", "developer", "assistant")
+
+
 def _spoken(message: dict[str, Any]) -> bool:
-    """Whether an answer says anything."""
+    """Whether a message says anything."""
     if message.get("tool_calls") or any(message.get(key) for key in ANSWERS):
         return True
-    return bool(message.get("content", "").strip()) or any(
+    return says_anything(message.get("content", "")) or any(
         sentences(value) for key, value in message.items() if key not in ("role", "content")
     )
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from typing import Any
+from unicodedata import category
 
 _ADDRESS = re.compile(r"\w+://\S+")
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
@@ -52,6 +53,11 @@ def says(text: str) -> bool:
         or (ended and (small > 0 or len(found) == 1))
         or any(len(word) >= UNBROKEN and word.lower() == word.upper() for word in found)
     )
+
+
+def says_anything(text: str) -> bool:
+    """Whether a text has more than white space and characters without a shape (U+200B, a byte order mark)."""
+    return any(not char.isspace() and category(char) not in ("Cc", "Cf") for char in text)
 
 
 def sentences(value: Any) -> list[str]:

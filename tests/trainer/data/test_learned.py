@@ -181,6 +181,8 @@ def test_a_template_that_ends_no_answer_is_refused(chat: Build, template: str) -
 EMPTY = TOLD | {"content": " \n"}
 NOTHING: list[tuple[list[Record], str, int]] = [
     ([ASKED, EMPTY, ASKED, TOLD], "empty_answers", 1),
+    ([ASKED, {**EMPTY, "content": "\u200b\ufeff "}, ASKED, TOLD], "empty_answers", 1),
+    ([{**ASKED, "content": " \u200b"}, TOLD, ASKED, TOLD], "answers_before_a_question", 1),
     ([SYSTEM, TOLD, ASKED, TOLD], "answers_before_a_question", 1),
     ([TOLD, TOLD, ASKED, TOLD], "answers_before_a_question", 2),
     ([SYSTEM, SYSTEM, TOLD, ASKED, TOLD], "answers_before_a_question", 1),
@@ -204,6 +206,7 @@ def test_turns_that_say_or_answer_nothing_are_counted_and_not_learned(
         ({"messages": [ASKED, EMPTY]}, "empty_answers"),
         ({"messages": [SYSTEM, TOLD]}, "answers_before_a_question"),
         ({"prompt": "Rain?", "completion": " "}, "empty_answers"),
+        ({"prompt": "Rain?", "completion": "\u2060"}, "empty_answers"),
         ({"prompt": [SYSTEM], "completion": [TOLD]}, "answers_before_a_question"),
     ],
 )
