@@ -59,7 +59,7 @@ def read_questions(key: str, spec: str) -> list[Question]:
                 raise TypeError("question and context must be text")
             if not isinstance(record["id"], str | int) or isinstance(record["id"], bool):
                 raise TypeError("id must be text or a whole number")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise UserError(f"{key}: {spec}, {place}: not in SQuAD's format ({cause(error)})") from None
         if question.id in places:
             raise UserError(
@@ -67,7 +67,10 @@ def read_questions(key: str, spec: str) -> list[Question]:
                 f"({places[question.id]}); predictions are kept by it: give each question an id of its own"
             )
         places[question.id] = place
-        if any(not question.context.startswith(text, start) for text, start in zip(texts, starts, strict=True)):
+        if any(
+            not text or start < 0 or not question.context.startswith(text, start)  # Python counts -1 from the end
+            for text, start in zip(texts, starts, strict=True)
+        ):
             misplaced += 1
             continue
         found.append(question)
@@ -105,7 +108,9 @@ def _records(key: str, spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
             for paragraph in entry["paragraphs"]:
                 for asked in paragraph["qas"]:
                     place = f"article {article + 1}, question {asked.get('id')}"
-                    answers = [] if asked.get("is_impossible") else asked["answers"]
+                    if (impossible := asked.get("is_impossible")) not in (True, False, None):
+                        raise TypeError("is_impossible must be true or false")
+                    answers = [] if impossible else asked["answers"]
                     flat = {
                         "text": [answer["text"] for answer in answers],
                         "answer_start": [answer["answer_start"] for answer in answers],

@@ -93,6 +93,12 @@ def test_where_nothing_can_be_kept_the_run_goes_on(
     assert line.startswith("event=questions_not_kept file=")
 
 
+def one(rest: str) -> bytes:
+    """A file of one question about "of light"."""
+    asked = f'{{"id": "7", "question": "q", {rest}}}'
+    return f'{{"data": [{{"paragraphs": [{{"context": "of light", "qas": [{asked}]}}]}}]}}'.encode()
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -103,6 +109,10 @@ def test_where_nothing_can_be_kept_the_run_goes_on(
         (b'{"data": [{"title": "x"}]}', "article 1: not in SQuAD's format (KeyError: 'paragraphs')"),
         (b'{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "7", "question": "q"}]}]}]}', "question 7"),
         (b'{"data": []}', "holds no usable question"),
+        (one('"answers": [{"text": "light", "answer_start": -5}]'), "answers of all 1 are not where"),
+        (one('"answers": [{"text": "", "answer_start": -1}]'), "answers of all 1 are not where"),
+        (one('"answers": [{"text": "of", "answer_start": 1e999}]'), "not in SQuAD's format"),
+        (one('"answers": [], "is_impossible": "false"'), "is_impossible must be true or false"),
     ],
 )
 def test_questions_that_cannot_be_read_are_one_line(tmp_path: Path, content: bytes | None, said: str) -> None:
