@@ -46,11 +46,12 @@ def _past(text: str) -> str:
     made."""
     try:
         when = datetime.fromisoformat(text)
-    except ValueError:
-        when = None
+        spelled = when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError):
+        when, spelled = None, ""
     if when is None or when.tzinfo is None or when.microsecond:
         raise ValueError(f"'{text}' is no time with its zone; give one such as 2026-11-01T00:00:00Z")
-    return not_in_future(when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), when)
+    return not_in_future(spelled, when)
 
 
 @dataclass(frozen=True)
