@@ -25,7 +25,7 @@ from cli.target import PROOF, known
 from infra.clouds import cloud_of
 from infra.config import ConfigError, StackConfig
 from infra.cost import dollars, estimate
-from infra.new_stack import NewStack, lent
+from infra.new_stack import POSITIONS, NewStack, lent
 from infra.parse import cluster_kind, parse
 from infra.speed import facts, tokens_of
 from infra.stackfiles import NODE_CONTEXT, ROOT, stack_file_values, stacks
@@ -71,10 +71,15 @@ def init(
     ] = None,
     epochs: Annotated[
         float | None,
-        _option("N", "Passes over the data. Default: 3 to 10 for a model; from scratch 4, of much text 1.", min=0.001),
+        _option(
+            "N",
+            "Passes over the data. Default: 3 to 10 for a model; from scratch 4, of much text 1.",
+            min=0.001,
+            max=1e6,
+        ),
     ] = None,
     tokens: Annotated[
-        int | None, _option("N", "How many the data has, where no file of this machine tells.", min=1)
+        int | None, _option("N", "How many the data has, where no file of this machine tells.", min=1, max=10**15)
     ] = None,
     project: Annotated[str | None, _option("ID", "On Google Cloud: the project.")] = None,
     address: Annotated[str | None, _option("CIDR", "On AWS: who may reach the cluster's API: 198.51.100.7/32.")] = None,
@@ -181,9 +186,13 @@ def read_model(given: str) -> tuple[str, Path | None, str]:
             )
         return given, None, "gpt2"
     try:
-        if not isinstance(json.loads((folder / "config.json").read_text("utf-8")), dict):
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        if not isinstance(config, dict):
             raise ValueError("it is not an object")
-    except (OSError, ValueError) as error:
+        for key in POSITIONS:
+            if (found := config.get(key)) is not None and (type(found) is not int or not 0 < found < 2**31):
+                raise ValueError(f"{key} is {json.dumps(found)[:40]}, and not a number of positions")
+    except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or error
         raise CommandError(
             f"--model {given}: config.json: {why}; give a folder that transformers loads", code=2
@@ -238,12 +247,12 @@ def longest_conversation(path: Path) -> int:
         return 0
     try:
         with OPENED[compression](path, "rb") as file:
-            first = file.readline()
+            first = next((line for line in file if line.strip()), b"")
             if first.lstrip().startswith(b"["):
                 records = json.loads(first + file.read())
             else:
                 records = [json.loads(first), json.loads(max(file, key=len, default=first))]
-    except (OSError, EOFError, ValueError):
+    except (OSError, EOFError, ValueError, RecursionError):
         return 0  # the dataset Job says what is wrong with it
     if not records or not isinstance(records[0], dict) or not any(keys <= set(records[0]) for keys in CONVERSATION):
         return 0

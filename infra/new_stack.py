@@ -36,6 +36,8 @@ LEAST = 4096
 SCRATCH, KNOWN, CHAT = 524_288, 65_536, 32_768
 #: Windows that an epoch should have at least; a shorter text gets shorter windows.
 WINDOWS, SHORTEST = 32, 64
+#: Keys of a model's config.json that tell the longest window it takes.
+POSITIONS = ("n_positions", "max_position_embeddings")
 #: Tokens of a window of a chat, unless a longer one is needed and fits; a text has half.
 WINDOW = 2048
 #: Learning rate of known weights, as in the shipped stacks; a chat has the trainer's own.
@@ -156,7 +158,8 @@ class NewStack:
         epochs = int(epochs) if epochs == int(epochs) else epochs
         once = self.learnt or 0
         few = max(WINDOWS, FEWEST * self._world / epochs)
-        while length > SHORTEST and 0 < once < few * length and self.longest <= length // 2:
+        shortest = SHORTEST if self.longest or not chat else length  # of unknown length, a shorter one might cut all
+        while length > shortest and 0 < once < few * length and self.longest <= length // 2:
             length //= 2
         longest_window = min(self.room or 1 << 30, self.positions or max(length, WINDOW))
         while length < min(self.longest, longest_window // 2 + 1):
@@ -192,7 +195,7 @@ class NewStack:
         """The longest window that the model takes; 0: unknown."""
         if self.weights:
             found = json.loads((self.weights / "config.json").read_text("utf-8"))
-            return int(found.get("n_positions") or found.get("max_position_embeddings") or 0)
+            return next((found[key] for key in POSITIONS if found.get(key)), 0)
         preset = PUBLISHED.get(self.model.removeprefix("openai-community/"))
         if preset or not self.model:
             return PRESETS[preset or self.preset].positions

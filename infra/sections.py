@@ -222,7 +222,14 @@ class ImageConfig(Section):
     builder: Literal["buildah", "buildkit", "prebuilt"] | None = None
     """`buildkit` needs a Docker engine or a remote BuildKit; `buildah` needs neither; `prebuilt` builds nothing.
     Default: what the local node offers, else buildkit."""
-    registry: Annotated[str | None, OnlyWith("cluster.kind", "existing")] = None
+    # As a reference of an image begins (github.com/distribution/reference, reference.go).
+    registry: Annotated[
+        Annotated[
+            str, StringConstraints(pattern=r"^(\[[0-9a-fA-F:]+\]|[\w.-]+)(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$")
+        ]
+        | None,
+        OnlyWith("cluster.kind", "existing"),
+    ] = None
     """Registry that this machine pushes to and the cluster pulls from, for example localhost:5001, ghcr.io/you or
     docker.io/you. Default: the local node's. With kind gke the stack makes an Artifact Registry repository, with kind
     eks an ECR repository."""

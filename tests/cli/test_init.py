@@ -139,6 +139,7 @@ def talks(file: Path, size: int, count: int, form: str = "messages") -> Path:
         pair = {"prompt": f"Why {number}?", "completion": said}
         records.append({form: chat} if form != "prompt" else pair)
     text = json.dumps(records) if file.suffix == ".json" else "".join(f"{json.dumps(each)}\n" for each in records)
+    text = "\n" * (file.stem == "blank") + text
     file.write_bytes(gzip.compress(text.encode()) if file.suffix == ".gz" else text.encode())
     return file
 
@@ -149,6 +150,7 @@ def talks(file: Path, size: int, count: int, form: str = "messages") -> Path:
         ("chats.jsonl", "messages", 240, 34, QWEN, 256, "teach a model little more than to repeat them"),
         ("chats.jsonl", "messages", 240, 2, QWEN, 256, "steps teach next to nothing (each has at least a window of"),
         ("chats.jsonl", "messages", 8000, 34, QWEN, 4096, ""),
+        ("blank.jsonl", "messages", 8000, 34, QWEN, 4096, ""),
         ("chats.json", "conversations", 8000, 34, QWEN, 4096, ""),
         ("chats.jsonl", "messages", 8000, 34, "gpt2", 1024, "is cut off (training.sequenceLength: all that the model"),
         (
@@ -191,6 +193,13 @@ def test_the_window_holds_the_longest_conversation_and_there_are_dozens_of_steps
     assert ("time    unknown" in shown) == (model == "some/model")
 
 
+def test_a_chat_whose_longest_is_unknown_keeps_its_window(written: Path) -> None:
+    (written / "chats.jsonl.zst").write_bytes(9000 * b"x")
+    given = ["--like", "local", "--model", QWEN, "--data", str(written / "chats.jsonl.zst"), "--task", "finetune"]
+    assert main(["init", "mine", *given]) == 0
+    assert read(written).training.sequence_length == 2048
+
+
 def test_a_folder_of_this_machine_tells_what_its_model_needs(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """4.6 billion parameters, whose name says nothing: only an adapter fits."""
     large = weights(written, num_hidden_layers=32, hidden_size=3072, intermediate_size=12288, num_attention_heads=32)
@@ -198,9 +207,14 @@ def test_a_folder_of_this_machine_tells_what_its_model_needs(written: Path, caps
     assert main([*words, str(large)]) in (0, 2)
     shown = capsys.readouterr()
     assert "engine.name" in shown.err or read(written).training.adapter.kind == "lora"
-    (large / "config.json").write_text("{")
-    assert main([*words, str(large), "--force"]) == 2
-    assert capsys.readouterr().err.startswith(f"error: --model {large}: config.json: ")
+    for broken in (
+        "{",
+        '{"a": ' + 9**6 * "[",
+        *(f'{{"n_positions": {given}}}' for given in ('"many"', "1e999", "[9]", "-4")),
+    ):
+        (large / "config.json").write_text(broken)
+        assert main([*words, str(large), "--force"]) == 2
+        assert capsys.readouterr().err.startswith(f"error: --model {large}: config.json: ")
 
 
 def test_a_model_that_needs_more_memory_gets_it_or_the_line_of_the_check(
@@ -225,6 +239,9 @@ def test_a_model_that_needs_more_memory_gets_it_or_the_line_of_the_check(
         (["Mine", "--like", "local", "--data", "sample"], "'Mine' is no name for a stack; allowed: lower-case letters"),
         (["prove-a", "--like", "local", "--data", "sample"], "'prove-a' is no name for a stack; "),
         (["mine", "--like", "local", "--data", "gone.txt"], "--data gone.txt: is not here; give /data/gone.txt"),
+        (["mine", "--like", "local", "--data", "sample", "--epochs", "inf"], "Invalid value for '--epochs'"),
+        (["mine", "--like", "local", "--data", "sample", "--epochs", "1e308"], "Invalid value for '--epochs'"),
+        (["mine", "--like", "local", "--data", "sample", "--tokens", "1" + 30 * "0"], "Invalid value for '--tokens'"),
         (["mine", "--like", "gcp-c3", "--data", "sample", "--project", "P"], "invalid configuration of stack mine"),
         (["mine", "--like", "aws-g4dn", "--data", "sample", "--address", "203.0.113.7/32"], "invalid configuration of"),
     ],

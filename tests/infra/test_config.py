@@ -97,6 +97,11 @@ def test_a_key_that_was_set_without_path_says_how_to_set_it(key: str) -> None:
         ({"training": "small"}, "training: 'small' is not a section"),
         ({"tensorboard": False}, "tensorboard: false is not a section; give it as keys and values"),
         ({"workers": {"cpu": "many"}}, "workers.cpu: 'many' is not a number"),
+        ({"workers": {"cpu": "m" * 9000}}, f"workers.cpu: '{'m' * 299}... (9,002 characters) is not a number"),
+        *(
+            ({"image": {"registry": given}}, f"image.registry: '{given}' is no registry; give its host and path")
+            for given in ("https://ghcr.io/you", "ghcr.io/you:1", "ghcr.io/You", "ghcr.io/you/", " ghcr.io/you")
+        ),
         (
             {"workers": {"tolerations": ["sku=gpu:Never"]}},
             "workers.tolerations.0: 'sku=gpu:Never' is no taint; give KEY,",

@@ -70,6 +70,12 @@ def refusal(content: str | bytes, folder: Path, monkeypatch: pytest.MonkeyPatch)
         (BASE + "  trainyard:workers: &a\n    environment: *a\n", "is not YAML: line 4: *a contains itself"),
         (BASE + "  trainyard:dataset: {input: &a [x, *a]}\n", "is not YAML: line 3: *a contains itself"),
         (NESTED + BASE, "is not YAML: line 5: aliases such as *x3 make more than 20,000 values"),
+        (
+            f"x: &x {'x' * 200_000}\ny: [{', '.join(['*x'] * 20)}]\n{BASE}",
+            "is not YAML: line 2: aliases such as *x make",
+        ),
+        (BASE + "  trainyard:dataset: {input: !!set {a, b}}\n", "is not YAML: line 3: could not determine a const"),
+        (BASE + "  trainyard:job: !!pairs [name: a]\n", "is not YAML: line 3: could not determine a const"),
         ("%YAML 1.2\n---\n" + BASE, "is not YAML: begins with %YAML, and Pulumi reads version 1.1 alone"),
         ((BASE + "# \u00fc\n").encode("latin-1"), "is not YAML: line 3 has a byte that is not UTF-8; save it as UTF-8"),
         (

@@ -14,6 +14,8 @@ from typing import Any
 import yaml
 
 _MERGE = "tag:yaml.org,2002:merge"
+#: Characters of a value that a message shows.
+MOST_SHOWN = 400
 
 
 def typed(value: Any) -> str:
@@ -22,8 +24,9 @@ def typed(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value in a message: text in quotes, all else as YAML writes it; never Python's own form."""
-    return f"'{value}'" if isinstance(value, str) else _flow(value)
+    """A value in a message: text in quotes, all else as YAML writes it; never Python's own form, and never pages."""
+    text = f"'{value}'" if isinstance(value, str) else _flow(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 100]}... ({len(text):,} characters)"
 
 
 def _flow(value: Any) -> str:
@@ -103,13 +106,19 @@ class Plain(yaml.SafeLoader):
                 problem = f"aliases such as *{anchor} make more than {MOST_VALUES:,} values"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
             return super().compose_node(parent, index)
-        self.values, self.written = self.values + 1, self.written + 1
+        # Of a long text each 100 characters count as one, so that not a few values are gigabytes.
+        count = 1 + len(getattr(event, "value", "")) // 100
+        self.values, self.written = self.values + count, self.written + count
         self.anchors.pop(anchor, None)  # an anchor may be given anew
         self._open.add(anchor)
         node = super().compose_node(parent, index)
         self._open.discard(anchor)
         self._sizes[anchor] = self.values - before
         return node
+
+
+for _kind in ("set", "omap", "pairs"):  # which Pulumi reads as something else, and a set has no order
+    Plain.add_constructor(f"tag:yaml.org,2002:{_kind}", Plain.construct_undefined)
 
 
 class Reader(Plain):
