@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import urllib3.exceptions
-import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
@@ -94,10 +93,12 @@ def connect(context: str, kubeconfig: str | None = None) -> client.ApiClient:
         return api_client(context, file, configuration)
     except config.ConfigException as error:
         raise ContextError(f"no context '{context}' in the kubeconfig: {error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError, KeyError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # the client reads keys as it needs them, and asks the plug-ins that the file names
         where = file or config.KUBE_CONFIG_DEFAULT_LOCATION
-        told = isinstance(error, (yaml.YAMLError, UnicodeDecodeError))
-        reason = " ".join(str(error).split()) if told else "it has no clusters and contexts"
+        untold = isinstance(error, (TypeError, AttributeError, KeyError))
+        reason = "its clusters, contexts or users have another form" if untold else " ".join(str(error).split())
         raise CommandError(f"{where} is not a kubeconfig: {reason}") from error
 
 

@@ -221,7 +221,12 @@ def find_context(context: str, kubeconfig: str | None, stack: str) -> tuple[Path
         for entry in content["contexts"]:
             known.append(entry["name"])
             if entry["name"] == context:
-                return file, _offer(clusters.get((entry.get("context") or {}).get("cluster"), {}))
+                try:
+                    return file, _offer(clusters.get((entry.get("context") or {}).get("cluster"), {}))
+                except (AttributeError, TypeError, KeyError) as error:  # text or a number where an object is
+                    raise _no_kubeconfig(
+                        file, f"context {context} or its cluster has another form ({error})", stack
+                    ) from None
     allowed = f"known contexts: {', '.join(known)}" if known else "no context is known"
     searched = ", ".join(map(str, files))
     raise ConfigError(
@@ -245,16 +250,17 @@ def _load(file: Path, stack: str) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for name in ("clusters", "contexts"):
         entries = (content.get(name) or []) if isinstance(content, dict) else None
-        if not isinstance(entries, list) or not all(isinstance(each, dict) and "name" in each for each in entries):
-            raise ConfigError(
-                stack,
-                [
-                    f"cluster.kubeconfig: {file} is not a kubeconfig: its clusters and contexts are no lists of named "
-                    "entries; `kubectl config view` shows what kubectl reads"
-                ],
-            )
+        if not isinstance(entries, list) or not all(
+            isinstance(each, dict) and isinstance(each.get("name"), str) for each in entries
+        ):
+            raise _no_kubeconfig(file, "its clusters and contexts are no lists of named entries", stack)
         found[name] = entries
     return found
+
+
+def _no_kubeconfig(file: Path, why: str, stack: str) -> ConfigError:
+    advice = "`kubectl config view` shows what kubectl reads"
+    return ConfigError(stack, [f"cluster.kubeconfig: {file} is not a kubeconfig: {why}; {advice}"])
 
 
 def _offer(cluster: Mapping[str, Any]) -> Offer:

@@ -130,7 +130,23 @@ def test_a_kubeconfig_that_is_given_goes_before_the_stacks(
     assert target.target_of("s", "", "another", given).kubeconfig == used
 
 
-@pytest.mark.parametrize("text", ["a: [b\n  c: :", "just text"])
+#: A kubeconfig but for what its cluster and its user have.
+KUBECONFIG = """clusters: [{name: c, cluster: {server: "https://localhost:1", %s}}]
+contexts: [{name: anywhere, context: {cluster: c, user: u}}]
+users: [{name: u, user: {%s}}]
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: [b\n  c: :",
+        "just text",
+        5000 * "[",
+        KUBECONFIG % ("certificate-authority-data: '***a'", ""),
+        KUBECONFIG % ("", "auth-provider: {name: gcp}"),
+    ],
+)
 def test_a_file_that_is_no_kubeconfig_is_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "config").write_text(text)
     with pytest.raises(CommandError, match=f"^{tmp_path}/config is not a kubeconfig: [^\n]+$"):

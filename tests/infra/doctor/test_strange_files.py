@@ -37,6 +37,16 @@ KUBECONFIGS = {
     "a list": b"- a\n- b\n",
     "contexts without names": b"contexts: [{context: {cluster: a}}]\n",
     "bad YAML": b"clusters: [\n",
+    "a context of text": b"clusters: []\ncontexts: [{name: mine, context: there}]\nusers: []\n",
+    "a name that is a list": b"contexts: [{name: [mine], context: {}}]\n",
+    "a deep file": 5000 * b"[",
+    **{
+        f"extensions: {given}": (
+            f"clusters: [{{name: c, cluster: {{server: 3, extensions: {given}}}}}]\n"
+            "contexts: [{name: mine, context: {cluster: c, user: u}}]\nusers: []\n"
+        ).encode()
+        for given in ("3", "[3]", "[{name: trainyard}]", "[{name: trainyard, extension: {of: another}}]")
+    },
 }
 
 
