@@ -51,7 +51,10 @@ def address(text: str) -> str:
     if found := re.fullmatch(r"arn:aws[a-z-]*:s3:::(.+)", text, re.IGNORECASE):
         text = f"s3://{found[1]}"
     if found := re.fullmatch(r"(s3[an]?|gc?s|https?|file|hf)[^\w:/]?//+(.*)", text, re.IGNORECASE):
-        raise ValueError(f"'{text}' lacks the colon of an address; write {found[1].lower()}://{found[2]}")
+        scheme, rest = found[1].lower(), found[2]
+        if scheme == "hf":
+            return _of_hub(text, f"//{rest}")
+        raise ValueError(f"'{text}' lacks the colon of an address; write {_whole(scheme, rest)}")
     if _SERVERS.match(text):
         raise ValueError(f"'{text}' lacks the scheme of an address; write https://{text}, s3:// or gs://BUCKET/NAME")
     if _VARIABLE.match(text):
@@ -62,7 +65,7 @@ def address(text: str) -> str:
         return _of_hub(text, rest)
     scheme = SPELLED.get(scheme, scheme)
     if colon and scheme in (*SCHEMES, "file") and not rest.startswith("//"):
-        raise ValueError(f"'{text}' lacks slashes; write {scheme}://{rest.lstrip('/')}")
+        raise ValueError(f"'{text}' lacks slashes; write {_whole(scheme, rest)}")
     if "://" not in text:
         if _FOREIGN.match(text) and "\\" not in text:
             raise ValueError(
@@ -88,10 +91,15 @@ def address(text: str) -> str:
     return f"{scheme}://{server}{slash}{path}"
 
 
+def _whole(scheme: str, rest: str) -> str:
+    """An address with its colon and slashes; that of a file has no server between them."""
+    return f"{scheme}://{'/' if scheme == 'file' else ''}{rest.lstrip('/')}"
+
+
 def _of_hub(text: str, rest: str) -> str:
     if not rest.strip("/ "):
         raise ValueError(f"'{text}' {NOWHERE}")
-    if found := re.fullmatch(r"//(?:datasets/)?([^/]+/[^/]+)(/.*)?", rest):
+    if found := re.fullmatch(r"//(?:datasets/)?([^/@]+/[^/@]+)([/@].*)?", rest):
         raise ValueError(f"'{text}' is no name on the Hugging Face hub; write hf:{found[1]}")
     if rest.startswith("/") and not rest.startswith("//"):
         return f"hf:{rest}"  # a folder of this machine that `datasets` opens

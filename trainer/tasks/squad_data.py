@@ -53,13 +53,19 @@ def read_questions(key: str, spec: str) -> list[Question]:
     for place, record in _records(key, spec):
         try:
             answers = record["answers"]
-            texts, starts = tuple(answers["text"]), tuple(int(start) for start in answers["answer_start"])
+            texts, starts = tuple(answers["text"]), tuple(answers["answer_start"])
             question = Question(str(record["id"]), record["question"], record["context"], texts, starts)
             if not isinstance(question.question, str) or not isinstance(question.context, str):
                 raise TypeError("question and context must be text")
             if not isinstance(record["id"], str | int) or isinstance(record["id"], bool):
                 raise TypeError("id must be text or a whole number")
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            if not question.question.strip():
+                raise ValueError("question is empty")
+            if any(type(start) is not int for start in starts):  # True is 1, and 0.0 is 0
+                raise TypeError("answer_start must be a whole number")
+            if len(texts) != len(starts) or not all(isinstance(text, str) for text in texts):
+                raise TypeError("each answer needs a text and an answer_start")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{key}: {spec}, {place}: not in SQuAD's format ({cause(error)})") from None
         if question.id in places:
             raise UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,10 @@ def test_the_grant_to_read_a_bucket_follows_from_every_spelling(given: str) -> N
         ("s3://user:password@bucket/a.txt", "is no name of a bucket"),
         ("s3://bucket/a.txt?versionId=3", "ends in a query, which s3:// has not; leave out ?versionId=3"),
         ("hf://datasets/stanfordnlp/imdb", "write hf:stanfordnlp/imdb"),
+        ("hf://datasets/stanfordnlp/imdb@main/plain_text", "write hf:stanfordnlp/imdb"),
+        ("hf//datasets/stanfordnlp/imdb", "write hf:stanfordnlp/imdb"),
+        ("file:/data/corpus", "lacks slashes; write file:///data/corpus"),
+        ("file//data/corpus", "lacks the colon of an address; write file:///data/corpus"),
     ],
 )
 def test_what_one_reader_refuses_the_others_refuse_in_the_same_words(given: str, said: str) -> None:
@@ -129,7 +134,10 @@ def test_what_one_reader_refuses_the_others_refuse_in_the_same_words(given: str,
         find([given])
     for error in (line, str(by_job.value)):
         assert said in error
-    with pytest.raises(CommandError, match=r"FROM: missing|: an address, not a path"):
+        if advised := re.search(r"write ((\w+://|hf:)\S+)", error):
+            assert addresses.address(advised[1]), "an address that a message advises is accepted"
+            assert advised[1] in said or "write" not in said
+    with pytest.raises(CommandError, match=r"FROM: missing|: an address, not a path|: no such file or folder"):
         upload.upload(given)
 
 

@@ -111,7 +111,12 @@ def one(rest: str) -> bytes:
         (b'{"data": []}', "holds no usable question"),
         (one('"answers": [{"text": "light", "answer_start": -5}]'), "answers of all 1 are not where"),
         (one('"answers": [{"text": "", "answer_start": -1}]'), "answers of all 1 are not where"),
-        (one('"answers": [{"text": "of", "answer_start": 1e999}]'), "not in SQuAD's format"),
+        (one('"answers": [{"text": "of", "answer_start": 1e999}]'), "answer_start must be a whole number"),
+        (one('"answers": [{"text": "of", "answer_start": 0.0}]'), "question 7: not in SQuAD's format"),
+        (one('"answers": [{"text": "f", "answer_start": true}]'), "answer_start must be a whole number"),
+        (one('"answers": [{"text": "of", "answer_start": "0"}]'), "answer_start must be a whole number"),
+        (one('"answers": [{"text": 5, "answer_start": 0}]'), "each answer needs a text"),
+        (one('"answers": []').replace(b'"q"', b'" "'), "question is empty"),
         (one('"answers": [], "is_impossible": "false"'), "is_impossible must be true or false"),
     ],
 )
