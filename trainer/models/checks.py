@@ -102,9 +102,15 @@ def mixes_texts(key: str, net: Any) -> bool:
     return bool((hidden[0, 2:] - hidden[1, 2:]).norm() > 1e-3 * hidden[0, 2:].norm())
 
 
+def positions(config: Any) -> int | None:
+    """The longest sequence that a model of this shape takes, in tokens; None without a limit (XLNet says -1)."""
+    most = getattr(config, "max_position_embeddings", None)
+    return most if most is None or most > 0 else None
+
+
 def _rows(config: Any, device: torch.device) -> torch.Tensor:
     """Two rows of tokens that differ in the last. Tokens with a meaning of their own are left out."""
-    length = min(LENGTH, getattr(config, "max_position_embeddings", None) or LENGTH)
+    length = min(LENGTH, positions(config) or LENGTH)
     named = [getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos")]  # CodeGen's names no padding
     special = {token for value in named for token in (value if isinstance(value, list) else [value])}
     words = [word for word in range(config.vocab_size) if word not in special][: length + 1]

@@ -157,7 +157,7 @@ def module(
 
 def positions(config: "PreTrainedConfig") -> int | None:
     """The longest sequence that a model of this shape takes, in tokens; None without a limit."""
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
+    return checks.positions(config.get_text_config())
 
 
 def flops_per_token(net: Any, length: int, backward: bool = True) -> float:
