@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.presets import PRESETS
-from trainer.config.settings import Adapter, Config
+from trainer.config.settings import ALL_LINEAR, Adapter, Config
 from trainer.config.vocabulary import GPT2, LLAMA
 
 PUBLISHED = {"distilgpt2": "distil", "gpt2": "small", "gpt2-medium": "medium", "gpt2-large": "large", "gpt2-xl": "xl"}
@@ -96,7 +96,7 @@ class Shape:
 
     def adapter(self, settings: Adapter) -> int:
         """Parameters of an adapter: for each target, its rank times inputs and outputs of the layers that it names."""
-        if settings.targets.strip() == "all-linear":
+        if settings.targets.strip() == ALL_LINEAR:
             return round(self.layers * settings.rank * (19 if self.gated else 16) * self.width)
         names = {name.strip().rpartition(".")[2] for name in settings.targets.split(",")}
         inside = sum(SIDES.get(name, 2) for name in names - OUTER)

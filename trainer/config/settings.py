@@ -89,6 +89,9 @@ class Model(Settings):
         return self.preset or ("" if self.name or self.config else "small")
 
 
+ALL_LINEAR = "all-linear"
+
+
 class Adapter(Settings):
     kind: Literal["none", "lora"] = "none"
     """none | lora: train the whole model, or small matrices beside its frozen layers (LoRA, arXiv 2106.09685)."""
@@ -98,7 +101,7 @@ class Adapter(Settings):
     """The product of the adapter's matrices is scaled by alpha / rank."""
     dropout: Annotated[Decay, UPDATES] = 0.0
     """The fraction of a layer's input that is hidden from the adapter, drawn anew at each pass."""
-    targets: str = "all-linear"
+    targets: str = ALL_LINEAR
     """Layers that get an adapter: all-linear, or comma-separated names such as q_proj,v_proj."""
 
 

@@ -21,6 +21,7 @@ from torch import nn
 
 from trainer import files
 from trainer.config.schema import Config
+from trainer.config.settings import ALL_LINEAR
 from trainer.config.values import shown, typed
 from trainer.contract import FETCHED
 from trainer.errors import UserError, one_line
@@ -34,7 +35,6 @@ NAMED = "base_model_name_or_path"
 """Key of CONFIG that names the base model."""
 PREFIX = "base_model.model."
 """Prefix of each tensor name in peft's files."""
-ALL = "all-linear"
 GENERATION = "generation_config.json"
 FILES = (CONFIG, WEIGHTS, BASE, GENERATION)
 STATE_BYTES = 16
@@ -371,13 +371,13 @@ def _targets(net: Any, wanted: str) -> list[str]:
     inside = {*(net if alone else net.get_decoder()).modules()} - {net.get_output_embeddings()}
     layers = [name for name, part in net.named_modules() if isinstance(part, nn.Linear | Conv1D) and part in inside]
     there = sorted({name.rpartition(".")[2] for name in layers})
-    if wanted == ALL:
+    if wanted == ALL_LINEAR:
         return there if alone else layers
     asked = [part.strip() for part in wanted.split(",") if part.strip()]
     unknown = [part for part in asked if not any(is_meant(name, part) for name in layers)]
     if unknown or not asked:
         raise UserError(
             f"adapter.targets: {', '.join(unknown) or shown(wanted)} names no layer of this model; it has "
-            f"{', '.join(there)}; give some of these, or {ALL}"
+            f"{', '.join(there)}; give some of these, or {ALL_LINEAR}"
         )
     return asked if alone else [name for name in layers if any(is_meant(name, part) for part in asked)]

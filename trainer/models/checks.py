@@ -104,7 +104,7 @@ def mixes_texts(key: str, net: Any) -> bool:
 
 def positions(config: Any) -> int | None:
     """The longest sequence that a model of this shape takes, in tokens; None without a limit (XLNet says -1)."""
-    most = getattr(config, "max_position_embeddings", None)
+    most = getattr(config.get_text_config(), "max_position_embeddings", None)
     return most if most is None or most > 0 else None
 
 

@@ -29,6 +29,7 @@ from transformers.utils.hub import cached_file
 from transformers.utils.logging import disable_progress_bar
 
 from trainer.models.causal import CausalModel
+from trainer.models.checks import positions
 from trainer.models.gpt2 import LanguageModel
 
 if TYPE_CHECKING:
@@ -153,11 +154,6 @@ def module(
             )
         net.activation_checkpointing_enable({"use_reentrant": False})
     return CausalModel(net)
-
-
-def positions(config: "PreTrainedConfig") -> int | None:
-    """The longest sequence that a model of this shape takes, in tokens; None without a limit."""
-    return checks.positions(config.get_text_config())
 
 
 def flops_per_token(net: Any, length: int, backward: bool = True) -> float:
