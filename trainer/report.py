@@ -9,6 +9,7 @@ import argparse
 import base64
 import functools
 import hashlib
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -110,9 +111,11 @@ def vega() -> str:
 
 def _note(runs: list[Run]) -> str:
     going = [run.name for run in runs if run.state not in ("done", "failed")]
-    note = f"Not finished: {', '.join(going)}." if going else "All finished." if len(runs) > 1 else "Finished."
+    failed = [f" {run.name} failed: {run.status['message']}." for run in runs if run.state == "failed"]
+    done = "" if failed else "All finished." if len(runs) > 1 else "Finished."
+    note = f"Not finished: {', '.join(going)}." if going else done
     slow = [f" Communication slows {run.name}: {run.status['advice']}." for run in runs if run.status.get("advice")]
-    return "".join([note, *slow, f" Page of {_date(time.time())}."])
+    return "".join([note, *failed, *slow, f" Page of {_date(time.time())}."])
 
 
 def _compared(title: str, columns: list["Column"], runs: list[Run]) -> Table:
@@ -122,7 +125,9 @@ def _compared(title: str, columns: list["Column"], runs: list[Run]) -> Table:
         values = [column.value(run) for run in runs]
         texts = ["–" if value is None else column.show(value) for value in values]
         done = {
-            value: text for run, value, text in zip(runs, values, texts, strict=True) if run.done and value is not None
+            value: text
+            for run, value, text in zip(runs, values, texts, strict=True)
+            if run.done and column.best and value is not None and math.isfinite(value)
         }
         best = done[column.best(done)] if column.best and len(set(done.values())) > 1 else None
         for row, run, text in zip(rows, runs, texts, strict=True):

@@ -107,7 +107,7 @@ def sweep(runs: list[Run]) -> Chart:
     rows: list[dict[str, Any]] = [
         {**named, "x": run.settings[key], "y": loss, "step": run.step, "state": run.state}
         for run, named in zip(runs, _named(runs), strict=True)
-        if key and (loss := run.last("validation_loss")) is not None
+        if key and (loss := run.last("validation_loss")) is not None and math.isfinite(loss)
     ]
     chart = _chart("sweep", "Validation loss at the end", "", rows)
     values: list[float] = [row["x"] for row in rows]

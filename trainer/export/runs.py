@@ -35,12 +35,16 @@ class Run:
     """Benchmark results of its checkpoints, as rows of evaluations.HEADER."""
 
     def series(self, name: str) -> Series:
-        """Steps and values of a figure, where it is known."""
-        return [(line["step"], line[name]) for line in self.lines if line.get(name) is not None]
+        """Steps and values of a figure, where it is known and finite."""
+        return [(step, value) for step, value in self._known(name) if math.isfinite(value)]
 
     def last(self, name: str) -> float | None:
-        values = self.series(name)
+        """The newest value; of a run that has diverged it is not finite."""
+        values = self._known(name)
         return values[-1][1] if values else None
+
+    def _known(self, name: str) -> Series:
+        return [(line["step"], line[name]) for line in self.lines if line.get(name) is not None]
 
     def mean(self, name: str) -> float | None:
         """Over all log lines but the first, which includes the warm-up of caches and compilers."""
@@ -96,10 +100,9 @@ def read(path: Path, name: str) -> Run:
     lines: list[dict[str, Any]] = []
     for text in read_text(path / METRICS, errors="replace").split("\n"):
         try:
-            line = {key: value for key, value in json.loads(text).items() if value is None or math.isfinite(value)}
+            lines.append(json.loads(text))
         except ValueError:
             continue  # a line that is being written
-        lines.append(line)
     status, done = read_record(path / STATUS), read_record(path / DONE)
     return Run(name, lines, status, done or None, _resolved(path), evaluations.of_run(path))
 

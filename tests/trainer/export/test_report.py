@@ -241,7 +241,24 @@ def test_a_page_of_long_runs_stays_small() -> None:
     assert charts.thinned(points, 3) == [(3, 2.0), (6, 5.0), (9, 8.0)]
 
 
+def test_a_run_that_has_diverged_shows_it(tmp_path: Path) -> None:
+    good, bad, failed = (make(tmp_path / name, 50, done=name != "failed") for name in ("good", "bad", "failed"))
+    for folder in (bad, failed):
+        with open(folder / "metrics.jsonl", "a") as file:
+            file.write('{"step": 60, "loss": NaN}\n{"step": 60, "validation_loss": NaN}\n')
+    status = json.loads((failed / "status.json").read_text()) | {"state": "failed", "message": "training diverged"}
+    (failed / "status.json").write_text(json.dumps(status))
+    text = page(bad, good, failed)
+    shown = column(text)
+    assert [shown[name] for name in ("training loss", "validation loss", "perplexity")] == ["nan"] * 3
+    assert "Finished." not in text
+    assert "failed failed: training diverged. Page of" in text
+    assert 'class="best">nan' not in text
+    assert "NaN" not in text, "JavaScript reads none in JSON"
+
+
 HOSTILE = [
+    "a" * 63,
     "$\\frac{1}{2}$",
     "<img src=x onerror=alert(1)>",
     "{{7*7}} datum.x 'q'",
@@ -277,7 +294,7 @@ setTimeout(() => {
     command.append(f"file://{tmp_path / 'index.html'}")
     shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     found = json.loads(html.unescape(re.findall(r"<title>(.*?)</title>", shown, re.DOTALL)[0]))
-    assert found["title"] == "4 runs"
+    assert found["title"] == "5 runs"
     assert found["smallest"] >= 11
     assert set(found["wide"]) == {0}
     assert len(found["told"]) == 5
