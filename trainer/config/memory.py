@@ -1,32 +1,10 @@
-"""The memory that a training needs on one worker, from the model's size and the settings: arithmetic, without torch.
+"""The memory that a training needs on one worker, about: arithmetic from the model's size and the settings, no torch.
 
 infra/training_rules.py refuses by it a stack whose model cannot fit its machines before anything is rented, and
 models/capacity.py begins with the micro-batch that it gives; where it is wrong, the micro-batch is halved at the first
-lack of memory (train/failures.py). In bytes; P: parameters, n: workers, b: bytes of an operand of a matrix product (2,
-with fp32 4); w: width, L: layers, l: parameters of a layer, E: of all else, V: vocabulary; A: parameters of an adapter;
-t: tokens of the pass.
-
-| what                                                                           | bytes                        |
-|--------------------------------------------------------------------------------|------------------------------|
-| ddp: weights 4, gradients 4, AdamW's moments 8; copies for the products        | 16 P + b P (fp32: 16 P)      |
-| ... Muon: one moment of what is in the layers                                  | 4 L l less                   |
-| ... several workers with several micro-batches each: gradients twice, since    | and 4 P                      |
-| those of the first ones lie beside DDP's buckets, which stay                   |                              |
-| deepspeed in bf16: weights 2, gradients 4 (stage 2: 4/n), fp32 and moments 12/n | 6 P + 12 P/n (2 P + 16 P/n) |
-| ... in fp16 and fp32: weights 4 and their copies instead of 2                  | and 2 P + b P (fp32: 2 P)    |
-| fsdp: weights, gradients and moments sharded; whole: E and its gradient,       | 16 P/n + 2 b E + 3 b l       |
-| two layers and a layer's gradient, and what is sent of the larger              | + 4 max(E, l)                |
-| adapter: the frozen model, and all of ddp for what is trained                  | b P + (16 + b) A, or 20 + b  |
-| the head: its gradient and the product that is added to it, in fp32            | 8 V w (frozen: 0)            |
-| ... logits of 16,384 tokens (a CPU: 4,096), 2,048 rows of them in fp32 thrice  | b V min(t, 16384) + 24576 V  |
-| kept of a layer for the backward pass: residual stream, norms, attention, MLP  | t (24 w + 2.7 l / w)         |
-| ... of GPT-2, whose MLP has no gate; with 4-byte operands twice as much        | t (16 w + 2 l / w)           |
-| ... checkpointing: each layer's input in fp32, and one layer                   | t L 4 w, and the above once  |
-| in the backward pass: gradients of one layer, first and last hidden state      | 40 t w                       |
-
-What a layer keeps follows from what autograd keeps without the compiler (tests/trainer/models/test_capacity.py counts
-it); the compiler keeps less: GPT-2 small in bf16 took 9.4, 14.8 and 25.4 GB with 16, 32 and 64 windows on an H100,
-where this says 12.0, 18.5 and 31.6 (torch 2.11, 2026-11-26).
+lack of memory (train/failures.py). It counts what autograd keeps without the compiler, which keeps less: GPT-2 small in
+bf16 took 9.4, 14.8 and 25.4 GB with 16, 32 and 64 windows on an H100, where this says 12.0, 18.5 and 31.6 (torch 2.11,
+2026-11-26).
 """
 
 import json
@@ -46,11 +24,6 @@ PLAIN = ("gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "phi", "falcon", "bloom",
 """model_type of models without a gate in the MLP (transformers 5.23)."""
 SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)(m|b)(?![a-z0-9])")
 """The size in a model's name in lower case: 0.5b, 7b, 135m; not 8x7b, e4b, a3b or v0.1."""
-SIDES = {"c_attn": 4, "c_fc": 5, "gate_proj": 3.6, "up_proj": 3.6, "down_proj": 3.6}
-"""Inputs and outputs, in widths, of layers by their name in GPT-2 and in a Llama, whose MLP is 2.6 w wide; others: 2,
-as a projection of the attention has."""
-OUTER = {"lm_head", "embed_tokens", "wte"}
-"""Layers that a model has once, from the width to the vocabulary."""
 MOST_NUMBER = 1 << 40
 """A number of a config.json that is larger says nothing of a model: the trainer refuses it."""
 LARGEST_CONFIG = 8 << 20
@@ -90,45 +63,48 @@ class Shape:
 
     @property
     def kept(self) -> float:
-        """Bytes a token that a layer keeps for the backward pass, with 2-byte operands."""
+        """Bytes a token that a layer keeps for the backward pass, with 2-byte operands: residual stream, norms,
+        attention and MLP."""
         matrices = min(self.layer / self.width, WIDEST_LAYER * self.width)
         return 24 * self.width + 2.7 * matrices if self.gated else 16 * self.width + 2 * matrices
 
     def adapter(self, settings: Adapter) -> int:
-        """Parameters of an adapter: for each target, its rank times inputs and outputs of the layers that it names."""
+        """Parameters of an adapter, about: rank times inputs and outputs, in widths, of the layers that it names."""
+        sides = 4 * (settings.targets.count(",") + 1)  # GPT-2's c_attn has 4, an MLP's layer 3.6 to 5, a projection 2
         if settings.targets.strip() == ALL_LINEAR:
-            return round(self.layers * settings.rank * (19 if self.gated else 16) * self.width)
-        names = {name.strip().rpartition(".")[2] for name in settings.targets.split(",")}
-        inside = sum(SIDES.get(name, 2) for name in names - OUTER)
-        outside = len(names & OUTER) * (self.width + self.vocabulary)
-        return round(settings.rank * (self.layers * inside * self.width + outside))
+            sides = 19 if self.gated else 16
+        return settings.rank * self.layers * sides * self.width
 
 
 def state_bytes(shape: Shape, config: Config, precision: str, world: int) -> float:
-    """Bytes that a worker holds between passes, with the copies of the weights for its matrix products."""
+    """Bytes that a worker holds between passes: weights, gradients and AdamW's moments (arXiv:1910.02054, section 3.1),
+    and copies of the weights for the matrix products."""
     model, width = shape.parameters, 4 if precision == "fp32" else 2
     copies = 0 if precision == "fp32" else 2
-    twice = 4 if world > 1 and config.windows_per_step > world * (config.micro_batch or 1) else 0
-    if config.adapter.kind != "none":
-        return width * model + (16 + twice + copies) * shape.adapter(config.adapter)
-    if config.engine.name == "deepspeed":
+    if config.adapter.kind != "none":  # the model is frozen
+        return width * model + (16 + copies) * shape.adapter(config.adapter)
+    if config.engine.name == "deepspeed":  # in bf16 without weights in fp32; stage 2 divides the gradients too
         part = 1 / world if config.engine.zero_stage == 2 else 1
         whole = 2 if precision == "bf16" else 4 + copies
         return model * (whole + 4 * part + 12 / world)
-    if config.engine.name == "fsdp":
+    if config.engine.name == "fsdp":  # whole: what is outside the layers, two layers, gradients, what is sent of them
         gathered = 2 * width * shape.outer + 3 * width * shape.layer + 4 * max(shape.outer, shape.layer)
         return 16 * model / world + (gathered if world > 1 else copies * model)
-    moments = 8 * model - (4 * (model - shape.outer) if config.optimizer.name == "muon" else 0)
-    return model * (8 + twice + copies) + moments
+    buckets = 4 if world > 1 else 0  # of DDP, beside which the gradients of a step's first passes lie
+    muon = 4 * (model - shape.outer) if config.optimizer.name == "muon" else 0  # one moment of what is in the layers
+    return model * (16 + buckets + copies) - muon
 
 
 def pass_bytes(shape: Shape, config: Config, precision: str, tokens: int, accelerator: bool = True) -> float:
     """Further bytes that a forward and backward pass of `tokens` tokens needs."""
     width = 4 if precision == "fp32" else 2
+    # Of a part of the tokens, and on an accelerator thrice in fp32 of fewer (models/gpt2.py).
     logits = width * min(tokens, 16_384) + 12 * min(tokens, 2048) if accelerator else width * min(tokens, 4096)
+    # The head's gradient, and the product that is added to it.
     head = 0 if config.adapter.kind != "none" else 8 * shape.vocabulary * shape.width
     kept = shape.kept * width / 2
     layers = shape.layers * 4 * shape.width + kept if config.model.checkpointing else shape.layers * kept
+    # 40 w: gradients of one layer, first and last hidden state.
     return head + logits * shape.vocabulary + tokens * (layers + 40 * shape.width)
 
 

@@ -81,7 +81,6 @@ def test_the_estimate_counts_parameters_and_what_autograd_keeps_of_each_token(
     ("changes", "precision", "bytes_a_parameter"),
     [
         ([], "bf16", 4 + 8 + 8 + 2),
-        (["tokens_per_step=4096", "sequence_length=1024"], "bf16", 4 + 4 + 8 + 2),
         (["engine.name=deepspeed"], "bf16", 2 + 4 + 12 / 4),
         (["engine.name=deepspeed"], "fp16", 4 + 2 + 4 + 12 / 4),
         (["engine.name=deepspeed", "engine.zero_stage=2"], "bf16", 2 + (4 + 12) / 4),
@@ -90,8 +89,7 @@ def test_the_estimate_counts_parameters_and_what_autograd_keeps_of_each_token(
 def test_each_of_four_workers_holds_weights_gradients_and_moments(
     changes: list[str], precision: str, bytes_a_parameter: float
 ) -> None:
-    """As ZeRO's paper counts them (arXiv 1910.02054, section 3.1); under DDP gradients twice, unless a step is one pass
-    of each worker."""
+    """As ZeRO's paper counts them (arXiv:1910.02054, section 3.1); under DDP gradients twice."""
     xl = of_preset("xl")
     assert state_bytes(xl, config.load([*NEEDED, *changes]), precision, 4) == bytes_a_parameter * xl.parameters
 
@@ -114,26 +112,15 @@ def test_what_is_divided_frozen_or_computed_twice_takes_less() -> None:
     assert pass_bytes(xl, plain, "fp32", 9000, False) < pass_bytes(xl, plain, "fp32", 9000), "logits in parts"
 
 
-@pytest.mark.parametrize(
-    ("kind", "targets"),
-    [
-        ("gpt2", "all-linear"),
-        ("gpt2", "c_attn"),
-        ("gpt2", "mlp.c_fc, lm_head"),
-        ("llama", "all-linear"),
-        ("llama", "q_proj,v_proj"),
-        ("llama", "mlp.up_proj, mlp.down_proj"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "targets"), [("gpt2", "all-linear"), ("gpt2", "c_attn"), ("llama", "all-linear")])
 def test_an_adapter_is_estimated_by_its_rank_and_targets(kind: str, targets: str) -> None:
     """Against the layers of the model itself."""
     size = {"hidden_size": 320, "num_attention_heads": 4, "num_hidden_layers": 3, "vocab_size": 500}
     made = AutoConfig.for_model(kind, **size, **({"intermediate_size": 832} if kind == "llama" else {}))
     with torch.device("meta"):
         net = AutoModelForCausalLM.from_config(made)
-    wanted = [name.strip() for name in targets.split(",")]
     names = [name for name, part in net.named_modules() if part.__class__.__name__ in ("Linear", "Conv1D")]
-    met = [name for name in names if name.endswith(tuple(wanted)) or (targets == "all-linear" and name != "lm_head")]
+    met = [name for name in names if name.endswith(targets) or (targets == "all-linear" and name != "lm_head")]
     numbers = 7 * sum(sum(net.get_submodule(name).weight.shape) for name in met)
     shape = of_document(made.to_dict())
     chosen = config.load(
