@@ -40,6 +40,8 @@ def _flow(value: Any) -> str:
 def kind(value: Any) -> str:
     """What a value is, in words."""
     kinds = {
+        dict: "an object",
+        list: "a list",
         bool: "true or false",
         str: "text",
         bytes: "bytes that are not UTF-8",
@@ -47,7 +49,7 @@ def kind(value: Any) -> str:
         int: "a number",
         float: "a number",
     }
-    return kinds.get(type(value), "an object" if isinstance(value, Mapping) else "a list")
+    return kinds.get(type(value), f"a {type(value).__name__}")
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

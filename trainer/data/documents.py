@@ -273,7 +273,7 @@ def _parquet(segment: Segment, file: BinaryIO, records: Records) -> Iterator[str
         groups = range(segment.start, table.num_row_groups if segment.end is None else segment.end)
         for group in groups:
             batches = table.iter_batches(batch_size=256, row_groups=[group], columns=columns)
-            rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+            rows = itertools.chain.from_iterable(batch.to_pylist(maps_as_pydicts="strict") for batch in batches)
             for number, record in enumerate(rows, 1):
                 yield records.read(present(record), partial(_row, segment.source, number, f"group {group}"))
 

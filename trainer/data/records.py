@@ -138,13 +138,13 @@ def _spoken(said: list[tuple[dict[str, Any], bool]]) -> list[Any]:
 def present(row: dict[str, Any]) -> dict[str, Any]:
     """A row of a table as JSON has it: all rows share the keys that any of them has, and text may be bytes.
 
-    So nulls inside its columns are left out, and objects of nothing but nulls with them.
+    So nulls inside its columns are left out, and objects of nothing but nulls with them; in a list they have a place.
     """
 
     def without(value: Any) -> Any:
         if isinstance(value, dict):
-            kept = {key: kept for key, item in value.items() if (kept := without(item)) is not None}
-            return kept if kept or not value else None
+            kept = {key: without(item) for key, item in value.items() if item is not None}
+            return {key: item for key, item in kept.items() if item != {} or not value[key]}
         if isinstance(value, bytes):
             try:
                 return value.decode()
@@ -152,7 +152,7 @@ def present(row: dict[str, Any]) -> dict[str, Any]:
                 return value
         return [without(item) for item in value] if isinstance(value, list) else value
 
-    return {key: without(value) for key, value in row.items()}
+    return dict.fromkeys(row) | without(row)
 
 
 def _refuse_unread(record: dict[str, Any]) -> None:
@@ -314,8 +314,12 @@ def _calls(given: Any, name: str, wire: bool) -> list[dict[str, Any]]:
         other = next((k for k, v in has if k not in (*OF_CALLS, *ARGUMENTS) and v not in (None, "")), "")
         if not found and other:
             raise Wrong(f"{what} has {other}, which is not read, and no arguments; name them arguments")
+        try:  # transformers writes "<datetime>" for what a table has and JSON has not
+            text = json.dumps(found, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise Wrong(f"{what}: its {key} are not JSON ({one_line(error)})") from None
         if wire:
-            found = arguments if isinstance(arguments, str) else json.dumps(found, ensure_ascii=False)
+            found = arguments if isinstance(arguments, str) else text
         # transformers' form of a call, which LLaMA-Factory's turns, LangChain's and OpenAI's older files shorten.
         about = {k: v for k, v in call.items() if k not in ARGUMENTS and (nested or k in ("id", "index"))}
         mine = function.items() if nested else [(k, v) for k, v in call.items() if k not in (*about, "type")]

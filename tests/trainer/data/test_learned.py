@@ -309,17 +309,22 @@ def test_an_object_with_one_key_twice_is_refused_by_its_line(
 
 
 def test_a_table_says_what_the_same_json_says(chat: Build, tmp_path: Path) -> None:
-    """Structs of nulls are absent, bytes that are UTF-8 are text, and all columns are looked at."""
+    """Structs of nulls are absent, unless in a list; bytes that are UTF-8 are text, maps objects; all columns count."""
     where = {"city": "Rome", "zip": None}
     rows = [
         {"messages": [ASKED, calling(call(**dict[str, Any](given))), RESULT, TOLD], "context": LONG, "number": 1.5}
-        for given in ({"where": where, "when": None}, {"where": None, "when": "now"}, {"all": [{"of": None}]})
+        for given in ({"where": where, "when": None}, {"where": None, "when": "now"}, {"all": [{"of": None}, None]})
     ]
     table = pa.Table.from_pylist(rows * 2)
+    plain = pa.array([[("plain", True)]] * len(table), pa.map_(pa.string(), pa.bool_()))
+    table = table.append_column("chat_template_kwargs", plain)
     parquet.write_table(table, tmp_path / "rows.parquet")
-    built = chat(templates.TOOLS)
+    built = chat("{{ '' if plain else '<|start|>' }}" + templates.TOOLS)
     texts = read(tmp_path / "rows.parquet", built)
-    for text, given in zip(texts, ('{"where": {"city": "Rome"}}', '{"when": "now"}', '{"all": [null]}'), strict=False):
+    assert not any("<|start|>" in text for text in texts)
+    for text, given in zip(
+        texts, ('{"where": {"city": "Rome"}}', '{"when": "now"}', '{"all": [{}, null]}'), strict=False
+    ):
         assert f'"arguments": {given}' in text
     assert noted(built) == {"context": 6}
     bare = [{"prompt": b"Rain?", "completion": " Ça pleut.".encode(), "messages": None}] * 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,8 @@ REFUSED: list[tuple[Any, str]] = [
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, TOLD]}, "type image_url"),
     ({"conversations": [HUMAN, {"from": "function_call", "value": "look(here)"}, SEEN, GPT]}, "its call: not JSON"),
     ({"messages": [ASKED, calling({"function": {"name": "f", "arguments": "[1]"}}), TOLD]}, "arguments are a list"),
+    ({"messages": [ASKED, calling(call(day=date(2024, 1, 2))), TOLD]}, "arguments are not JSON (Object of type date"),
+    ({"messages": [ASKED, calling(call(wire=True, x=float("nan"))), TOLD]}, "arguments are not JSON (Out of range"),
     ({"messages": [ASKED, calling({"function": {"name": "f", "kwargs": {"a": 1}}}), TOLD]}, "call 1 has kwargs, which"),
     ({"messages": [ASKED, calling({"name": "f", "args": {}, "input": {"a": 1}}), TOLD]}, "as args and as input"),
     ({"messages": [ASKED, calling(call(), function_call=json.loads(LOOK)), TOLD]}, "as tool_calls and as function"),
