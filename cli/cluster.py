@@ -266,15 +266,23 @@ def started(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def why_waiting(pods: list[dict[str, Any]], refusal: str = "") -> str:
     """Why no pod runs yet, in a few words; `refusal` is why the cluster makes no pod."""
     for pod in pods:
-        for status in pod["status"].get("containerStatuses") or []:
-            waiting = status.get("state", {}).get("waiting", {})
-            if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-                return f"{waiting['reason']}: {waiting.get('message', '').strip()}".rstrip(": ")
+        if trouble := held_up([pod]):
+            return trouble
         if message := unscheduled(pod):
             return f"waiting for a node: {with_remedy(message)}"
     if refusal and not pods:
         return f"the cluster refuses the pods: {refusal}"
     return "starting the pods" if pods else "waiting for the Job controller"
+
+
+def held_up(pods: list[dict[str, Any]]) -> str:
+    """Why the container of a pod that has a node does not start, such as for its image; empty: it does."""
+    for pod in pods:
+        for status in pod["status"].get("containerStatuses") or []:
+            waiting = status.get("state", {}).get("waiting", {})
+            if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+                return f"{waiting['reason']}: {waiting.get('message', '').strip()}".rstrip(": ")
+    return ""
 
 
 def holding(job: dict[str, Any], pods: list[dict[str, Any]], price: float | None = None) -> str:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cli.cluster import TrainingJob, end_of, ends, holding, index, launcher_words, moment, why_waiting
+from cli.cluster import TrainingJob, end_of, ends, held_up, holding, index, launcher_words, moment, why_waiting
 from cli.target import Target
 from trainer.contract import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, EXITS, STATUS
 from trainer.record import Record, newest
@@ -177,7 +177,7 @@ def summarize(
         resumed=resumed,
         record=record,
         result=result,
-        waiting=waiting(pods) if runs else "",
+        waiting=waiting(pods) or held_up(pods) if runs else "",
         pods=tuple(_pod(pod, record, silent or {}) for pod in ordered),
         incidents=tuple(sorted([*happened, *ends_of_pods(pods)], key=lambda incident: incident.time)),
     )
@@ -215,7 +215,7 @@ def _pod(pod: dict[str, Any], record: Record, silent: Mapping[str, datetime]) ->
     status = pod["status"]
     phase = status.get("phase") or "Unknown"
     node = (pod.get("spec") or {}).get("nodeName") or ""
-    since, text = moment(status.get("startTime")), phase
+    since, text = moment(status.get("startTime")), status.get("reason") or phase
     container = next(iter(status.get("containerStatuses") or []), {}).get("state", {})
     if ended := container.get("terminated"):
         since = moment(ended.get("finishedAt"))
@@ -251,17 +251,28 @@ def ends_of_pods(pods: list[dict[str, Any]]) -> list[Incident]:
     """Why pods were taken away, and how they ended, with their launchers' last words."""
     found = []
     for pod in pods:
-        name = pod["metadata"]["name"]
-        for condition in pod["status"].get("conditions") or []:
-            when = moment(condition.get("lastTransitionTime"))
-            if when and (condition["type"], condition["status"]) == ("DisruptionTarget", "True"):
-                found.append(Incident(when, name, f"{condition.get('reason')}: {condition.get('message', '')}"))
+        name, status = pod["metadata"]["name"], pod["status"]
+        takings = [each for each in status.get("conditions") or [] if each["type"] == "DisruptionTarget"]
+        if status.get("reason") and not ends(pod):  # the kubelet has refused it, such as for a broken accelerator
+            takings = takings or [{**status, "status": "True", "lastTransitionTime": status.get("startTime")}]
+        for each in takings:
+            if each["status"] == "True" and (when := moment(each.get("lastTransitionTime"))):
+                found.append(Incident(when, name, f"{each.get('reason')}: {each.get('message', '')}"))
         for ended in ends(pod):
             code, when = ended["exitCode"], moment(ended.get("finishedAt"))
-            words = launcher_words(ended).get("message") or ended.get("reason") or EXITS.get(code, ("", ""))[1]
             if when and code != EXIT_DONE:
-                found.append(Incident(when, name, f"ended with {code}: {words}"))
+                found.append(Incident(when, name, f"ended with {code}: {_why_ended(ended)}"))
     return found
+
+
+def _why_ended(ended: dict[str, Any]) -> str:
+    """The launcher's last words, else those of the node, else what the exit code means."""
+    if told := launcher_words(ended).get("message"):
+        return str(told)
+    reason, code = ended.get("reason"), ended["exitCode"]
+    if reason in (None, "Error"):  # of any exit code but 0
+        return EXITS.get(code, ("", "an error of its own"))[1]
+    return ": ".join(filter(None, (reason, ended.get("message"))))
 
 
 def moment_of(seconds: float) -> datetime | None:

@@ -132,6 +132,37 @@ def test_causes_of_restarts_each_once_in_order() -> None:
     assert "what happened" in shown(found)
 
 
+DRIVER = "failed to create containerd task: nvidia-container-cli: initialization error"
+REFUSED = "Pod was rejected: Allocate failed due to no healthy devices present"
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "cause"),
+    [
+        ({"exitCode": 137, "reason": "Error"}, {}, f"ended with 137: {EXITS[137][1]}"),
+        ({"exitCode": 3, "reason": "Error", "message": "not JSON"}, {}, "ended with 3: an error of its own"),
+        ({"exitCode": 128, "reason": "StartError", "message": DRIVER}, {}, f"ended with 128: StartError: {DRIVER}"),
+        (
+            None,
+            {"reason": "UnexpectedAdmissionError", "message": REFUSED, "containerStatuses": None},
+            f"UnexpectedAdmissionError: {REFUSED}",
+        ),
+    ],
+)
+def test_why_a_pod_ended_is_the_nodes_reason_where_the_launcher_has_said_nothing(
+    ended: dict[str, Any] | None, status: dict[str, Any], cause: str
+) -> None:
+    failed = pod(1, "Failed", ended and {"finishedAt": "2026-11-21T12:25:00Z", **ended}, **status)
+    assert [incident.cause for incident in summarize(job(), [pod(0), failed]).incidents] == [cause]
+
+
+def test_a_worker_whose_image_does_not_come_is_told_though_others_run() -> None:
+    pull = pod(1, "Pending")
+    waits = {"reason": "ImagePullBackOff", "message": "403 Forbidden"}
+    pull["status"]["containerStatuses"][0]["state"] = {"waiting": waits}
+    assert "1 of 3 run, 1 failed; ImagePullBackOff: 403 Forbidden" in shown(summarize(job(), [pod(0), pull]))
+
+
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [
