@@ -20,7 +20,7 @@ from trainer.data.answer_spans import FAILURES, AnswerSpans
 from trainer.data.chat_template import begins, known
 from trainer.data.documents import Place
 from trainer.data.loss_mask import BEGINS, COUNTS, ID, MARKS, Encoder, Span, Undecodable, marked, squeezed
-from trainer.data.records import ANSWERS, Plain, Talk, Wrong
+from trainer.data.records import ANSWERS, REASONS, Plain, Talk, Wrong
 from trainer.data.sentences import says_anything, sentences
 from trainer.data.tokenizer import FILE
 from trainer.errors import UserError, one_line
@@ -214,16 +214,25 @@ class Chat:
                 begun = self._spans.begin(text, said, talk)
                 text, end = self._spans.end(text, begun, said, talk)
                 spans = [(begun, end)]
-            self._require_said(said[-1].get("content", ""), text, spans, number, template)
+            self._require_said(said[-1], text, spans, number, template)
             earlier = []
             if found and text[: spans[0][0]].startswith(found[-1][0][: found[-1][1][-1][1]]):
                 earlier = found.pop()[1]
             found.append((text, [*earlier, *spans]))
         return found
 
-    def _require_said(self, content: str, text: str, spans: list[Span], number: int, template: str) -> None:
-        """Raise Wrong where an answer is not whole in what is learned; note where it lost white space at its ends."""
-        learned = "".join(text[start:end] for start, end in spans)
+    def _require_said(self, message: dict[str, Any], text: str, spans: list[Span], number: int, template: str) -> None:
+        """Raise Wrong where an answer is not whole in what is learned; note where it lost white space at its ends.
+
+        Note thoughts and calls that a template writes outside of its marks.
+        """
+        learned, content = "".join(text[start:end] for start, end in spans), message.get("content", "")
+        parts = [(key, message.get(key)) for key in REASONS]
+        parts += [("tool_calls", call["function"]["name"]) for call in message.get("tool_calls", [])]
+        for key, part in parts:
+            said = squeezed(part) if isinstance(part, str) else ""
+            if said and squeezed(learned).count(said) <= squeezed(content).count(said):
+                self._noted.append((SPOKEN, f"{key}_outside_the_marks"))
         if learned and content in learned:
             return
         content, learned = (MARKS.sub("", each) for each in (content, learned))

@@ -215,6 +215,21 @@ def test_a_record_of_such_turns_alone_teaches_nothing(chat: Build, record: Recor
     assert (built.read(record, lambda: "here"), noted(built)) == ("", {name: 1})
 
 
+@pytest.mark.parametrize("key", ["tool_calls", "reasoning_content"])
+def test_what_an_answer_says_outside_of_the_marks_of_its_template_is_counted(chat: Build, key: str) -> None:
+    outside = "{% if m.KEY %}{{ m.KEY | tojson }}{% endif %}".replace("KEY", key)
+    said = CALL | {"content": "I look.", "reasoning_content": "I"}
+    record = {"messages": [ASKED, {each: said[each] for each in ("role", "content", key)}, ASKED, TOLD]}
+    begin, end = "{% generation %}", "<|im_end|>{% endgeneration %}"
+    for template, expected in (
+        (templates.MARKED.replace(begin, outside + begin), {f"{key}_outside_the_marks": 1}),
+        (templates.MARKED.replace(end, outside + end), {}),
+    ):
+        built = chat(template)
+        assert built.read(record, lambda: "here")
+        assert noted(built) == expected
+
+
 CODE = "    if rain:\n        return 'umbrella'\n"
 TRIMMED = ["GEMMA", "LLAMA", "GLM", "COMMAND_R7B", "NEMOTRON"]
 
