@@ -18,7 +18,7 @@ from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError
 from cli.target import Target
-from infra.api_client import api_client
+from infra.api_client import NoCredentials, api_client
 from trainer.contract import STOPPED
 from trainer.plain import counted
 from trainer.record import Record, of_line
@@ -68,6 +68,8 @@ def asking(what: str, missing: str = "", verb: str = "read") -> Iterator[None]:
         if missing and error.status == 404:
             raise GoneError(missing) from None
         raise CommandError(f"cannot {verb} {what}: {_server_message(error)}") from None
+    except NoCredentials as error:
+        raise CommandError(f"the program that the kubeconfig names gives no credentials: {error}") from None
     except urllib3.exceptions.HTTPError as error:
         reason = getattr(error, "reason", None) or str(error) or type(error).__name__
         raise SilentError(f"the cluster does not answer: {reason}") from None
@@ -90,16 +92,17 @@ def connect(context: str, kubeconfig: str | None = None) -> client.ApiClient:
     # A log stream may be silent for hours, and load balancers drop silent connections.
     configuration.keep_alive = True
     try:
-        return api_client(context, file, configuration)
+        with asking(f"context {context}"):
+            return api_client(context, file, configuration)
     except config.ConfigException as error:
-        raise ContextError(f"no context '{context}' in the kubeconfig: {error}") from error
-    except OSError:
+        raise ContextError(f"the kubeconfig does not give context '{context}': {error}") from error
+    except (OSError, CommandError):
         raise
-    except Exception as error:  # the client reads keys as it needs them, and asks the plug-ins that the file names
+    except Exception as error:  # the client reads keys as it needs them
         where = file or config.KUBE_CONFIG_DEFAULT_LOCATION
         untold = isinstance(error, (TypeError, AttributeError, KeyError))
         reason = "its clusters, contexts or users have another form" if untold else " ".join(str(error).split())
-        raise CommandError(f"{where} is not a kubeconfig: {reason}") from error
+        raise CommandError(f"{where} cannot be used: {reason}") from error
 
 
 def as_json(call: Callable[..., Any], *arguments: Any, **options: Any) -> dict[str, Any]:

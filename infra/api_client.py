@@ -5,11 +5,14 @@ from __future__ import annotations
 import codecs
 import io
 import ssl
+import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from urllib3 import HTTPSConnectionPool
 from urllib3.connection import HTTPSConnection
+from urllib3.exceptions import HTTPError
 from urllib3.util import create_urllib3_context
 from urllib3.util.ssl_ import resolve_cert_reqs
 
@@ -28,6 +31,17 @@ def kubeconfig_text(path: str | Path) -> str:
 
 def _open(path: str, *how: Any, **options: Any) -> IO[Any]:
     return open(path, *how, **options) if how or options else io.StringIO(kubeconfig_text(path))
+
+
+class NoCredentials(HTTPError):
+    """The program that a kubeconfig names gives no credentials, at the first request or when they have expired."""
+
+
+def _refuse(told: str) -> NoReturn:
+    # On a terminal the program's own words stand there, and the client stumbles over not having them.
+    stumbles = isinstance(sys.exception(), (AttributeError, TypeError))
+    why = "it failed" if stumbles else " ".join(told.removeprefix("exec: ").split())[:300]
+    raise NoCredentials(why)
 
 
 class Connection(HTTPSConnection):
@@ -53,11 +67,12 @@ class Pool(HTTPSConnectionPool):
 def api_client(
     context: str, kubeconfig: str | None, configuration: client.Configuration | None = None
 ) -> client.ApiClient:
-    """Raises kubernetes.config.ConfigException where no kubeconfig has the context."""
+    """Raises kubernetes.config.ConfigException where no kubeconfig has the context, and NoCredentials."""
     from kubernetes import config  # takes a second
 
-    # The client opens its files as text of this machine (kubernetes 36.0.2, config/kube_config.py, load_config).
-    vars(config.kube_config)["open"] = _open
+    # The client opens its files as text of this machine, and where a program gives no credentials it logs the reason
+    # and asks without any (kubernetes 36.0.2, config/kube_config.py, load_config and _load_from_exec_plugin).
+    vars(config.kube_config).update(open=_open, logging=SimpleNamespace(error=_refuse))
     made = config.new_client_from_config(config_file=kubeconfig, context=context, client_configuration=configuration)
     manager = made.rest_client.pool_manager
     manager.pool_classes_by_scheme = {**manager.pool_classes_by_scheme, "https": Pool}

@@ -149,7 +149,7 @@ users: [{name: u, user: {%s}}]
 )
 def test_a_file_that_is_no_kubeconfig_is_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "config").write_text(text)
-    with pytest.raises(CommandError, match=f"^{tmp_path}/config is not a kubeconfig: [^\n]+$"):
+    with pytest.raises(CommandError, match=f"^{tmp_path}/config cannot be used: [^\n]+$"):
         connect("anywhere", str(tmp_path / "config"))
 
 

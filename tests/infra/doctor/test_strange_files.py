@@ -64,6 +64,31 @@ def test_a_kubeconfig_that_is_none_is_one_line_that_names_it(content: bytes, tmp
         connect_cluster("mine", str(file))
 
 
+V1BETA1 = "client.authentication.k8s.io/v1beta1"
+#: What a plug-in prints and how it ends, in a shell's words -> words of the reason.
+PLUGINS = {
+    "echo 'run aws sso login' >&2; exit 255": "process returned 255. run aws sso login",
+    "echo Enter MFA code:": "failed to decode process output",
+    f'echo \'{{"apiVersion": "{V1BETA1[:-5]}", "kind": "ExecCredential", "status": {{}}}}\'': "does not match",
+    f'echo \'{{"apiVersion": "{V1BETA1}", "kind": "ExecCredential", "status": {{}}}}\'': ": missing token",
+    f'echo \'{{"apiVersion": "{V1BETA1}", "kind": "ExecCredential", "status": null}}\'': "it failed",
+}
+
+
+@pytest.mark.parametrize(("command", "reason"), PLUGINS.items())
+def test_a_plug_in_that_gives_no_credentials_is_told_and_the_cluster_is_not_asked_without(
+    command: str, reason: str, tmp_path: Path
+) -> None:
+    file = write_kubeconfig(tmp_path / "config", "mine", OFFER)
+    content = yaml.safe_load(file.read_text())
+    plugin = {"apiVersion": V1BETA1, "command": "sh", "args": ["-c", command]}
+    content["users"][0]["user"] = {"exec": plugin}
+    file.write_text(yaml.safe_dump(content))
+    with pytest.raises(CommandError, match=r"^the program that the kubeconfig names gives no credentials: ") as caught:
+        connect_cluster("mine", str(file))
+    assert reason in str(caught.value)
+
+
 #: A file of credentials -> words of the reason; None: there is no file.
 SERVICE = {"type": "service_account", "client_email": "a@b", "token_uri": "https://localhost:1"}
 GOOGLE: dict[str, tuple[bytes | None, str]] = {
