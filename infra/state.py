@@ -12,6 +12,7 @@ import os
 import shlex
 import socket
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +93,11 @@ def lock(stack: str) -> str:
     for file in sorted((BACKEND / ".pulumi" / "locks" / "organization" / PROJECT / stack).glob("*.json")):
         try:
             held = json.loads(file.read_text("utf-8"))
-            pid, host, since = int(held["pid"]), held["hostname"], held["timestamp"][:16].replace("T", " ")
+            pid, host = int(held["pid"]), held["hostname"]
+            since = datetime.fromisoformat(held["timestamp"]).astimezone(UTC)  # Pulumi writes local time
         except (OSError, ValueError, KeyError, TypeError):
             continue  # Pulumi tells
-        who = f"stack {stack} is locked by {held.get('username')}'s pulumi, process {pid} since {since} UTC"
+        who = f"stack {stack} is locked by {held.get('username')}'s pulumi, process {pid} since {since:%Y-%m-%d %H:%M} UTC"
         remove = f"`trainyard local run -- pulumi cancel {stack} --yes` removes its lock"
         if host != socket.gethostname():
             return f"{who} on {host}; wait until it has ended there; if it was killed: {remove}"

@@ -112,7 +112,7 @@ def test_the_holder_of_a_lock_is_named_and_what_to_do(
     try:
         pid = {"alive": alive.pid, "reused": os.getpid()}.get(process) or gone()
         held = {"pid": pid, "username": "ann", "hostname": host or socket.gethostname()}
-        held["timestamp"] = "2026-11-28T09:53:47.252238995Z"
+        held["timestamp"] = "2026-11-28T11:53:47.252238995+02:00"
         if process != "none":
             (folder / "7e48.json").write_text("" if process == "unreadable" else json.dumps(held))
         told = lock("mine")
