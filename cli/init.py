@@ -29,9 +29,9 @@ from infra.new_stack import POSITIONS, NewStack, lent
 from infra.parse import cluster_kind, parse
 from infra.speed import facts, tokens_of
 from infra.stackfiles import NODE_CONTEXT, ROOT, stack_file_values, stacks
+from trainer.config.addresses import REFUSED, TABLES, kind_of, passed_over
 from trainer.config.addresses import address as spelled
-from trainer.config.addresses import kind_of, passed_over
-from trainer.plain import plain
+from trainer.plain import counted, plain
 
 SCRATCH, MODERN = "none", "modern"
 """Answers to the question for a model: a GPT-2 from scratch, and a modern decoder by its recipe."""
@@ -218,17 +218,26 @@ class Data:
 def read_data(given: str, tokens: int | None) -> Data:
     """Raises CommandError for a file that is not there."""
     path = SAMPLE if given == "sample" else Path(given)
+    try:
+        name = spelled(given)
+    except ValueError as error:
+        raise CommandError(f"--data {error}", code=2) from None
     if "://" in given or given.startswith(("hf:", "/data/")):
         told = f"{rounded(tokens)} tokens" if tokens else "of unknown size until it is prepared (--tokens N)"
-        try:
-            return Data(spelled(given), tokens, told)
-        except ValueError as error:
-            raise CommandError(f"--data {error}", code=2) from None
+        return Data(name, tokens, told)
     if not path.exists():
-        raise CommandError(f"--data {given}: is not here; give /data/{given} for what is on the volume already", code=2)
+        hub = f", hf:{given} for what is on the hub" if given.count("/") == 1 else ""
+        raise CommandError(
+            f"--data {given}: is not here; give /data/{given} for what is on the volume already{hub}", code=2
+        )
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
     if path.is_dir():
-        files = [each for each in files if not passed_over(str(each), str(path), each.stat().st_size)]
+        over = {each: passed_over(str(each), str(path), each.stat().st_size) for each in files}
+        lost = [each for each in files if over[each] != "hidden" and kind_of(each.name)[0] in (*REFUSED, *TABLES)]
+        if lost:
+            told = f"{counted(len(lost), 'file')} such as {lost[0].name}, which the dataset Job reads from no folder"
+            raise CommandError(f"--data {given}: holds {told}; convert to .txt or .jsonl, or move elsewhere", code=2)
+        files = [each for each in files if not over[each]]
     size = sum(each.stat().st_size for each in files)
     if not size:
         raise CommandError(f"--data {given}: holds no text; allowed: text, JSON lines, Parquet", code=2)

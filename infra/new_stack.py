@@ -123,8 +123,9 @@ class NewStack:
             if not problems:
                 hours = self._limit(parse(changed, self.name))
                 return self, *self._text(merge(changed, {"job": {"maxHours": hours}} if hours else {}))
-            refused = refused or problems
-            if any(each.key != "training.engine.name" for each in problems):  # of memory
+            others = [each for each in problems if each.key != "training.engine.name"]  # that one is of memory
+            refused = refused or others or problems
+            if others:
                 break
         else:
             if (length := self.training["sequenceLength"]) > WINDOW:
@@ -231,7 +232,8 @@ class NewStack:
             )
         if steps and steps < FEWEST:
             least = f"each has at least a window of {length:,} tokens for each of {counted(self._world, 'worker')}"
-            yield f"{counted(steps, 'step')} teach next to nothing ({least}): give more data, epochs or fewer workers"
+            few = counted(steps, "step teaches", "steps teach")
+            yield f"{few} next to nothing ({least}): give more data, epochs or fewer workers"
         if 0 < many < LITTLE[bool(self.model)]:
             yield f"about {many:,} tokens teach a model little more than to repeat them: give more data"
 

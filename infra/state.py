@@ -94,10 +94,12 @@ def lock(stack: str) -> str:
         try:
             held = json.loads(file.read_text("utf-8"))
             pid, host = int(held["pid"]), held["hostname"]
-            since = datetime.fromisoformat(held["timestamp"]).astimezone(UTC)  # Pulumi writes local time
+            when = datetime.fromisoformat(held["timestamp"]).astimezone(UTC)  # Pulumi writes local time
         except (OSError, ValueError, KeyError, TypeError):
             continue  # Pulumi tells
-        who = f"stack {stack} is locked by {held.get('username')}'s pulumi, process {pid} since {since:%Y-%m-%d %H:%M} UTC"
+        who = (
+            f"stack {stack} is locked by {held.get('username')}'s pulumi, process {pid} since {when:%Y-%m-%d %H:%M} UTC"
+        )
         remove = f"`trainyard local run -- pulumi cancel {stack} --yes` removes its lock"
         if host != socket.gethostname():
             return f"{who} on {host}; wait until it has ended there; if it was killed: {remove}"

@@ -239,6 +239,17 @@ def test_a_model_that_needs_more_memory_gets_it_or_the_line_of_the_check(
         (["Mine", "--like", "local", "--data", "sample"], "'Mine' is no name for a stack; allowed: lower-case letters"),
         (["prove-a", "--like", "local", "--data", "sample"], "'prove-a' is no name for a stack; "),
         (["mine", "--like", "local", "--data", "gone.txt"], "--data gone.txt: is not here; give /data/gone.txt"),
+        (
+            ["mine", "--like", "local", "--data", "Skylion007/openwebtext"],
+            "--data Skylion007/openwebtext: is not here; give /data/Skylion007/openwebtext for what is on the volume "
+            "already, hf:Skylion007/openwebtext",
+        ),
+        (["mine", "--like", "local", "--data", "paper.pdf"], "--data 'paper.pdf': .pdf files are not read"),
+        (["mine", "--like", "local", "--data", "papers"], "--data papers: holds 1 file such as paper.pdf, which the"),
+        (
+            ["mine", "--like", "local", "--data", "ftp://x/y", "--model", QWEN],
+            "invalid configuration of stack mine (1 problem)\n  dataset.input.0",
+        ),
         (["mine", "--like", "local", "--data", "sample", "--epochs", "inf"], "Invalid value for '--epochs'"),
         (["mine", "--like", "local", "--data", "sample", "--epochs", "1e308"], "Invalid value for '--epochs'"),
         (["mine", "--like", "local", "--data", "sample", "--tokens", "1" + 30 * "0"], "Invalid value for '--tokens'"),
@@ -250,6 +261,10 @@ def test_a_mistake_is_told_before_anything_is_written(
     words: list[str], said: str, written: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
+    monkeypatch.chdir(written)
+    for name in ("paper.pdf", "papers/paper.pdf", "papers/paper.txt", "papers/.git/old.zip"):
+        (written / name).parent.mkdir(parents=True, exist_ok=True)
+        (written / name).write_text("text")
     assert main(["init", *words]) == 2
     assert capsys.readouterr().err.startswith(f"error: {said}")
     assert list(written.glob("Pulumi.*")) == []

@@ -63,6 +63,8 @@ def address(text: str) -> str:
     scheme = scheme.lower()
     if scheme == "hf" and colon:
         return _of_hub(text, rest)
+    if (suffix := kind_of(text)[0]) in REFUSED:
+        raise ValueError(f"'{text}': {suffix} files are not read; unpack or convert it to .txt or .jsonl")
     scheme = SPELLED.get(scheme, scheme)
     if colon and scheme in (*SCHEMES, "file") and not rest.startswith("//"):
         raise ValueError(f"'{text}' lacks slashes; write {_whole(scheme, rest)}")

@@ -107,6 +107,8 @@ def test_the_grant_to_read_a_bucket_follows_from_every_spelling(given: str) -> N
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ("papers/paper.PDF", ".pdf files are not read; unpack or convert it"),
+        ("https://host/texts.tar.gz?download=1", ".tar files are not read; unpack or convert it"),
         ("s3:bucket/a.txt", "lacks slashes; write s3://bucket/a.txt"),
         ("gs:/bucket/a.txt", "lacks slashes; write gs://bucket/a.txt"),
         ("https:host/a.txt", "lacks slashes; write https://host/a.txt"),
