@@ -22,7 +22,7 @@ from cli import CommandError, last_line
 from cli.cluster import SilentError, TrainingJob, as_json, asking, end_of, started, why_waiting
 from cli.follow import OUTAGE_SECONDS, POLL_SECONDS
 from cli.logs import print_after
-from cli.model_pod import options
+from cli.model_pod import words
 from cli.pods import last_words, template_of, volume_pod
 from cli.runs import RunName, trained
 from cli.target import Kubeconfig, RunningStack, TrainingName, target_of
@@ -70,9 +70,9 @@ def evaluate(
         raise CommandError(f"--step {step}: no such checkpoint; there are: {', '.join(map(str, complete))}", code=2)
     chosen = complete[-1] if step is None else step
     own_tasks = str(PurePosixPath(DATA, include)) if include else None
-    words = options(run=folder, step=chosen, tasks=names, limit=limit, shots=shots, include=own_tasks)
+    options = words(run=folder, step=chosen, tasks=names, limit=limit, shots=shots, include=own_tasks)
     template = template_of(training_job.core, training_job.namespace)
-    made = manifest(template, worker, words, hub_token(training_job))
+    made = manifest(template, worker, options, hub_token(training_job))
     if job["status"].get("active"):
         print("The training runs: the evaluation waits until a node has room for it, or the training has ended.")
     own = replace(training_job, target=replace(target, job=start(training_job, made)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,8 +10,8 @@ import typer
 from cli import CommandError
 from cli.cluster import TrainingJob
 from cli.evaluate import hub_token
-from cli.fetch import NOTE, how_to_load, refuse_another
-from cli.model_pod import model_pod, options
+from cli.fetch import claim, how_to_load
+from cli.model_pod import model_pod
 from cli.rsync import bring
 from cli.runs import RunName
 from cli.sample import Step
@@ -47,22 +46,15 @@ def export(
     kept = f"{DATA}/{removable(on_volume)}" if on_volume else ""
     target = target_of(stack, training, run, kubeconfig)
     with model_pod(target) as model:
-        chosen = model.run.checkpoint if step is None else step
-        folder = (to or HOME / model.run.name).expanduser()
-        what = ", ".join([model.folder, f"step {chosen}", dtype, *(["merged"] if merge else [])])
-        note = {"context": target.context, "namespace": target.namespace, "run": what}
-        if not kept:
-            refuse_another(folder, note)
         given = {"step": step, "merge": merge, "dtype": dtype}
         if kept:
-            model.call("trainer.export", *options(output=kept, **given))
-            name = kept.removeprefix(f"{DATA}/")
-            print(f"To train it on: pulumi config set --stack {stack} --path training.model.name {plain(name)}")
+            model.call("trainer.export", output=kept, **given)
+            print(f"To train it on: pulumi config set --stack {stack} --path training.model.name {plain(kept)}")
             return
+        chosen, folder = model.run.checkpoint if step is None else step, to or HOME / model.run.name
+        claim(folder, target, f"{model.folder}, step {chosen}, {dtype}{', merged' if merge else ''}")
         with model.pod.scratch() as output:
-            model.call("trainer.export", *options(output=output, **given), say=False)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / NOTE).write_text(json.dumps(note), "utf-8")
+            model.call("trainer.export", say=False, output=output, **given)
             files = bring(model.pod, output, folder, model.bar).files
     print(f"{counted(files, 'file')} in {folder}  ({plain(how_to_load(folder))})")
 
@@ -89,4 +81,4 @@ def push(
         raise CommandError(f"stack {stack} has no token of the hub; give one that may write, then `pulumi up`: {key}")
     with model_pod(target, [*token, {"name": "HF_HUB_OFFLINE", "value": "0"}]) as model:
         given = {"step": step, "repository": repository, "merge": merge, "public": public, "replace": replace}
-        model.call("trainer.push", *options(dtype=dtype, **given))
+        model.call("trainer.push", dtype=dtype, **given)

@@ -7,9 +7,8 @@ files, and the report page, which is made in the cluster. Files that are here in
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,7 +20,7 @@ from cli.programs import find_rsync
 from cli.progress import Bar
 from cli.rsync import bring
 from cli.runs import Run, RunName, read
-from cli.target import Kubeconfig, RunningStack, TrainingName, target_of, targets_of
+from cli.target import Kubeconfig, RunningStack, Target, TrainingName, target_of, targets_of
 from trainer.contract import MANIFEST, checkpoint_name
 from trainer.plain import counted, plain
 from workloads.layout import is_on_hub
@@ -30,8 +29,8 @@ HOME = Path("runs")
 MODEL, REPORT = "model", "report"
 OWN = (MODEL, "config.yaml", MANIFEST)
 """What comes from the newest checkpoint. The manifest makes the folder open as a run (trainer/checkpoint/format.py)."""
-NOTE = ".fetched.json"
-"""In a fetched folder: which run it is. Nothing hidden is fetched, so no volume writes it."""
+NOTE = ".fetched"
+"""In a fetched folder: what it is. Nothing hidden is fetched, so no volume writes it."""
 
 
 def fetch(
@@ -54,21 +53,14 @@ def fetch(
         for line in left_out:
             print(f"--best: {plain(line)}")
     target = target_of(stack, training, run, kubeconfig)
-    remote = str(target.run_directory)
-    folder = (to or HOME / target.run).expanduser()
-    note = {"context": target.context, "namespace": target.namespace, "run": remote}
-    refuse_another(folder, note)
-    given = {"--stack": stack, "--training": training, "--run": run, "--to": to, "--kubeconfig": kubeconfig}
-    words = [word for key, value in given.items() if value for word in (key, str(value))]
-    again = shlex.join(["trainyard", "fetch", *words, *(["--all"] if everything else [])])
+    remote, folder = str(target.run_directory), to or HOME / target.run
+    claim(folder, target, remote)
     with volume_pod(target) as (pod, bar):
         found = read(pod, {}, target.run)
         if not found:
             raise CommandError(
                 f"{remote}: the run has no files yet; see `trainyard status`, or name another run with --run"
             )
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / NOTE).write_text(json.dumps(note), "utf-8")
         files, left_out = bring_run(pod, remote, found[0], folder, bar, everything)
         problem = bring_report(pod, bar, folder / REPORT, remote)
     print(f"{remote} is in {folder} ({counted(files, 'file')} new or changed)")
@@ -76,41 +68,35 @@ def fetch(
         print(f"  left out: '{name}' (a link, or no file)")
     print(f"  no report: {plain(problem)}" if problem else f"  report: {folder / REPORT / 'index.html'}")
     newest = found[0].checkpoint
-    if newest is None:
-        print(
-            f"  no model yet: {remote} has no complete checkpoint; once `trainyard status --stack {stack}` shows one, "
-            f"fetch it with the same command: {again}"
-        )
-    elif everything:
+    model = folder / MODEL
+    if everything and newest is not None:
         model = folder / "checkpoints" / checkpoint_name(newest) / MODEL
-        print(f"  model:  the newest of {len(found[0].checkpoints)} checkpoints is {model}")
-    elif (folder / MODEL).is_dir():
-        print(f"  model:  {folder / MODEL}  ({plain(how_to_load(folder / MODEL))})")
+    print(
+        f"  model:  {model}  ({plain(how_to_load(model))})"
+        if newest is not None
+        else "  no model yet: the run has no complete checkpoint; the same command again fetches it, once `trainyard "
+        f"status --stack {stack}` shows one"
+    )
 
 
-def refuse_another(folder: Path, note: dict[str, Any]) -> None:
-    """Raise CommandError for a target that holds anything but this run, before anything is changed."""
-    to = f"--to {folder}"
-    for above in (folder, *folder.parents):
-        if above.exists() and not above.is_dir():
-            raise CommandError(f"{to}: {above} is a file; give a folder that is new, empty or of this run", code=2)
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
-    try:
-        known = json.loads((folder / NOTE).read_text("utf-8"))
-        there = f"holds the run {known['run']} of {known['namespace']} in {known['context']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        known, there = None, "holds other files"
-    if known != note:
-        raise CommandError(f"{to}: {there}; give a folder that is new, empty or of {note['run']}", code=2)
+def claim(folder: Path, target: Target, what: str) -> None:
+    """Make a folder of this machine and note what it is for. Raises CommandError for one that holds anything else."""
+    note, file = f"{what} of {target.namespace} in {target.context}", folder / NOTE
+    folder.mkdir(parents=True, exist_ok=True)
+    there = file.read_text("utf-8") if file.is_file() else "other files"
+    if there != note and any(each != file for each in folder.iterdir()):
+        raise CommandError(
+            f"--to {folder}: holds {plain(there)}; give a folder that is new, empty or of {what}", code=2
+        )
+    file.write_text(note, "utf-8")
 
 
 def how_to_load(model: Path) -> str:
     """The function that loads the folder: of transformers, or of peft for an adapter."""
-    try:
-        base = str(json.loads((model / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"])
-    except FileNotFoundError:
+    adapter = model / "adapter_config.json"
+    if not adapter.exists():
         return "transformers.AutoModelForCausalLM.from_pretrained"
+    base = str(json.loads(adapter.read_text("utf-8"))["base_model_name_or_path"])
     if is_on_hub(base):
         return f"an adapter of {base}: peft.AutoPeftModelForCausalLM.from_pretrained"
     return f"an adapter of {base} on the volume: peft.PeftModel.from_pretrained, with that model and this folder"
@@ -120,12 +106,10 @@ def bring_run(pod: Pod, remote: str, run: Run, folder: Path, bar: Bar, everythin
     """Fetch all of a run, or what no checkpoint has and the newest one's model; return the number of files, and what
     was left out. Raises CommandError.
     """
-    if everything:
-        copied = bring(pod, remote, folder, bar)
-        return copied.files, copied.left_out
     # A file of the run's folder must not take the place of the checkpoint's, or of the report's.
-    copied = bring(pod, remote, folder, bar, *(f"--exclude=/{name}" for name in ("checkpoints", REPORT, *OWN)))
-    if run.checkpoint is None:
+    others = [] if everything else [f"--exclude=/{name}" for name in ("checkpoints", REPORT, *OWN)]
+    copied = bring(pod, remote, folder, bar, *others)
+    if everything or run.checkpoint is None:
         return copied.files, copied.left_out
     # All at once when all is here: an interrupted fetch must not leave parts of two steps side by side.
     own = ["--delay-updates", "--delete-delay", *(f"--include=/{name}" for name in OWN), "--exclude=/*"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from cli import CommandError
 from cli.cluster import TrainingJob
-from cli.pods import Change, Pod, volume_pod
+from cli.pods import Pod, volume_pod
 from cli.progress import Bar
 from cli.runs import Run, trained
 from cli.target import Target
@@ -24,7 +24,6 @@ from workloads.layout import ACCESS_GIB
 BASE_GIB, COPIES = 0.8, 1.7
 """Memory of Python with torch and transformers, and of a model over its weights: 0.72 GiB for a tiny model; for GPT-2
 with 0.46 GiB of them 1.25 to sample and 1.47 to export in bf16 (one core, largest resident set, 2026-11-25)."""
-GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -37,71 +36,59 @@ class ModelPod:
     folder: str
     """Of the run, in the pod."""
 
-    def process(self, module: str, *options: str) -> contextlib.AbstractContextManager[Any]:
+    def process(self, module: str, **options: Any) -> contextlib.AbstractContextManager[Any]:
         """A module of the trainer as a process that has ended well when the block has. Raises CommandError."""
-        return self.pod.process("python", "-m", module, "--run", self.folder, *options)
+        self.bar.waiting("the pod reads the model")
+        return self.pod.process("python", "-m", module, "--run", self.folder, *words(**options))
 
-    def call(self, module: str, *options: str, text: str = "", say: bool = True) -> None:
+    def call(self, module: str, text: str = "", say: bool = True, **options: Any) -> None:
         """Run a module of the trainer, `text` its stdin, and print its lines if `say`. Raises CommandError."""
-        with self.process(module, *options) as process:
-            self.bar.waiting("the pod reads the model")
+        with self.process(module, **options) as process:
             process.stdin.write(text.encode("utf-8", "surrogateescape"))
             process.stdin.close()
             for line in process.stdout:
-                if not say:
-                    continue
-                self.bar.pause()
-                print(plain(line.decode("utf-8", "replace").rstrip("\n")), flush=True)
+                if say:
+                    self.bar.pause()
+                    print(plain(line.decode("utf-8", "replace").rstrip("\n")), flush=True)
 
 
 @contextlib.contextmanager
 def model_pod(target: Target, environment: list[dict[str, Any]] | None = None) -> Iterator[ModelPod]:
     """A pod for a run of the stack's volume, with further variables. Raises CommandError."""
-    folder = str(target.run_directory)
-    given: Change | None = (lambda spec: _change(spec, environment=environment)) if environment else None
+    folder, worker, needed = str(target.run_directory), dict[str, Any](), ACCESS_GIB
+
+    def change(spec: dict[str, Any]) -> None:
+        container = spec["containers"][0]
+        container["env"] = [*(container.get("env") or []), *(environment or [])]
+        if worker:
+            move(spec, worker, accelerators=False)
+            for kind in ("requests", "limits"):
+                container["resources"][kind]["memory"] = f"{round(needed * 1024)}Mi"
+
     with contextlib.ExitStack() as opened:
-        pod, bar = opened.enter_context(volume_pod(target, given))
+        pod, bar = opened.enter_context(volume_pod(target, change if environment else None))
         run = trained(pod, folder)
-        needed = BASE_GIB + COPIES * run.weights / GIB
-        if needed > ACCESS_GIB:
+        if (needed := BASE_GIB + COPIES * run.weights / (1 << 30)) > ACCESS_GIB:
             worker = _with_room(target, needed)
             opened.close()
-            change: Change = lambda spec: _change(spec, worker, needed, environment)  # noqa: E731
             pod, bar = opened.enter_context(volume_pod(target, change))
         yield ModelPod(pod, bar, run, folder)
-
-
-def _change(
-    spec: dict[str, Any],
-    worker: dict[str, Any] | None = None,
-    memory: float = ACCESS_GIB,
-    environment: list[dict[str, Any]] | None = None,
-) -> None:
-    container = spec["containers"][0]
-    for kind in ("requests", "limits"):
-        container["resources"][kind]["memory"] = f"{round(memory * 1024)}Mi"
-    container["env"] = [*(container.get("env") or []), *(environment or [])]
-    if worker:
-        move(spec, worker, accelerators=False)
 
 
 def _with_room(target: Target, needed: float) -> dict[str, Any]:
     """The specification of a worker's pod. Raises CommandError where the model does not fit there."""
     how = f"the model needs {needed:.0f} GiB of memory"
-    job, _ = TrainingJob.of(target).read()
-    worker = worker_pod(job, how, "`trainyard fetch` it")
-    allowed = str(worker["containers"][0]["resources"]["limits"]["memory"])
-    if allowed.endswith("Mi") and needed > int(allowed.removesuffix("Mi")) / 1024:
-        raise CommandError(
-            f"{how}, a worker has {int(allowed[:-2]) / 1024:.0f} (workers.memoryGib); `trainyard fetch` it"
-        )
+    worker = worker_pod(TrainingJob.of(target).read()[0], how, "`trainyard fetch` it")
+    allowed = str(worker["containers"][0]["resources"]["limits"]["memory"]).removesuffix("Mi")
+    if allowed.isdecimal() and needed > int(allowed) / 1024:
+        raise CommandError(f"{how}, a worker has {int(allowed) / 1024:.0f} (workers.memoryGib); `trainyard fetch` it")
     return worker
 
 
-def options(**given: Any) -> list[str]:
+def words(**given: Any) -> list[str]:
     """Options of a module, of those that are given: True for one without a value."""
-    words: list[str] = []
+    found: list[str] = []
     for name, value in given.items():
         flag = f"--{name.replace('_', '-')}"
-        words += [] if value is None or value is False else [flag] if value is True else [f"{flag}={value}"]
-    return words
+        found += [] if value is None or value is False else [flag] if value is True else [f"{flag}={value}"]
+    return found

@@ -87,7 +87,7 @@ class Bar:
         # Beside the answer on stdout, which may be JSON.
         self._progress = Flow(*columns, console=console or Console(stderr=True))
         self._task = self._progress.add_task("connecting", total=None)
-        self._printed = time.monotonic()
+        self._printed, self._before = time.monotonic(), 0.0
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -111,11 +111,13 @@ class Bar:
 
     def expect(self, files: int, size: int) -> None:
         """So many files and bytes are to come, beside those that came before."""
-        total = (self._progress.tasks[0].total or 0) + size
-        self._progress.update(self._task, description=counted(files, "file"), total=total)
+        self._before = self._progress.tasks[0].completed
+        self._progress.update(self._task, description=counted(files, "file"), total=self._before + size)
 
-    def advance(self, size: int) -> None:
-        self._progress.advance(self._task, size)
+    def reached(self, size: int) -> None:
+        """So many of the bytes have come."""
+        total = self._progress.tasks[0].total or 0.0
+        self._progress.update(self._task, completed=min(self._before + size, total))
         self._tell()
 
     def _tell(self) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.model_pod import model_pod, options
+from cli.model_pod import model_pod
 from cli.runs import RunName
 from cli.target import Kubeconfig, RunningStack, TrainingName, target_of
 from trainer.plain import plain
@@ -41,7 +41,7 @@ def sample(
     text = sys.stdin.read() if prompt == "-" else prompt
     drawn = {"tokens": tokens, "count": count, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     with model_pod(target_of(stack, training, run, kubeconfig)) as model:
-        model.call("trainer.sample", *options(step=step, prompt="-", chat=chat, **drawn), text=text)
+        model.call("trainer.sample", text, step=step, prompt="-", chat=chat, **drawn)
 
 
 def chat(
@@ -62,9 +62,8 @@ def chat(
     messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
     with (
         model_pod(target_of(stack, training, run, kubeconfig)) as model,
-        model.process("trainer.chat", *options(step=step, **drawn)) as pod,
+        model.process("trainer.chat", step=step, **drawn) as pod,
     ):
-        model.bar.waiting("the pod reads the model")
         _listen(pod)
         model.bar.pause()
         print(f"{plain(model.folder)}, step {model.run.checkpoint if step is None else step}; an empty line ends it")

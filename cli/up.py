@@ -69,10 +69,10 @@ def up(stack: StackName = "", yes: Yes = False, data: Data = None) -> int:
 
 def _destination(source: str, config: StackConfig, stack: str) -> str:
     """The folder on the volume to which a file or folder belongs. Raises CommandError unless the stack reads it."""
-    from cli.upload import local_files, local_path, use  # with Kubernetes' client, half a second
+    from cli.upload import local_files, use  # with Kubernetes' client, half a second
 
-    path = local_path(source)
-    local_files(path)  # tells what cannot be sent
+    local_files(source)  # tells what cannot be sent
+    path = Path(source)
     is_model = (path / "config.json").is_file()
     folder = f"{DATA}/models" if is_model else DATA
     inside = PurePosixPath(folder, path.resolve().name)
@@ -103,7 +103,7 @@ def _upload(uploads: Mapping[str, str], stack: str, yes: bool, local: bool) -> i
             return code
     try:
         for source, folder in uploads.items():
-            send(Path(source), stack, folder)
+            send(source, stack, folder)
     except ContextError as error:
         volume = volume_of(stack)
         get = volume.commands.get("credentialsCommand") if volume else None

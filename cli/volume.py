@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
+import json
 import re
 import sys
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
-from rich.text import Text
 
-from cli import CommandError
+from cli import CommandError, last_line
 from cli.cluster import TrainingJob, as_json, asking, end_of
-from cli.pods import volume_pod
-from cli.progress import age
+from cli.pods import LOOK_SECONDS, Pod, volume_pod
 from cli.target import Kubeconfig, RunningStack, targets_of
 from trainer.plain import plain
 from workloads.layout import CONFIGURED, DATA
@@ -32,20 +31,20 @@ WIDE = 200
 
 def ls(path: Place = "", stack: RunningStack = "", kubeconfig: Kubeconfig = None) -> None:
     """Hidden names, which are incomplete files and notes, are left out; `trainyard du` has them."""
-    found, _ = entries(path, stack, kubeconfig)
-    shown = [item for item in found if not item["name"].startswith(".")]
-    show(_table(shown))
-    if not shown:
-        print(f"{below(path)} is empty")
+    place = below(path)
+    with volume_pod(targets_of(stack, kubeconfig)[0]) as (pod, _):
+        told = _tell(pod, "ls", "-gohpb", "--time-style=long-iso", "--", place)
+    print(plain(told), end="")
 
 
 def du(path: Place = "", stack: RunningStack = "", kubeconfig: Kubeconfig = None) -> None:
     """The largest first, with all that is below it on the disk, then the space that is left."""
-    found, space = entries(path, stack, kubeconfig)
-    show(_table(sorted(found, key=lambda item: -item["bytes"])))
-    total = f"{decimal(sum(item['bytes'] for item in found))} in {below(path)}"
-    left = f"; {decimal(space['free'])} of the volume's {decimal(space['size'])} are free" if space else ""
-    print(f"{total}{left}")
+    place = below(path)
+    with volume_pod(targets_of(stack, kubeconfig)[0]) as (pod, _):
+        found = _sizes(pod, place, depth=1)
+        free, size = _tell(pod, "df", "--block-size=1", "--output=avail,size", "--", place).split()[-2:]
+    print("\n".join(found))
+    print(f"{decimal(int(free))} of the volume's {decimal(int(size))} are free")
 
 
 def rm(
@@ -56,35 +55,46 @@ def rm(
 ) -> None:
     """A run that trains, and what a training or its data set's Job uses, are refused. It asks first."""
     names = list(dict.fromkeys(removable(path) for path in paths))
+    places = [f"{DATA}/{name}" for name in names]
     targets = targets_of(stack, kubeconfig)
-    target = targets[0]
-    job = TrainingJob.of(target)
+    job = TrainingJob.of(targets[0])
     refuse_used(names, users(job))
     for each in targets:
-        if each.run_directory and any(PurePosixPath(DATA, name).is_relative_to(each.run_directory) for name in names):
+        if each.run_directory and any(PurePosixPath(place).is_relative_to(each.run_directory) for place in places):
             own = f"of training {each.training} of stack {stack}" if each.training else f"of stack {stack}"
             print(f"{each.run_directory} is the run {own}: `compare`, `fetch` and `sample` will miss it")
-    with volume_pod(target) as (pod, _):
-        found = [_entry(item) for item in pod.ask("removable", DATA, *names)]
-    show(_table(found))
-    if not (yes or _agreed(f"Remove {decimal(sum(item['bytes'] for item in found))} for good?")):
+    with volume_pod(targets[0]) as (pod, _):
+        print("\n".join(_sizes(pod, *places)))
+    if not (yes or _agreed("Remove this for good?")):
         raise CommandError("nothing was removed")
     refuse_used(names, users(job))  # the question may have waited for hours, and the pod may be another
-    with volume_pod(target) as (pod, _):
-        for item in map(_entry, pod.ask("remove", DATA, *names)):
-            print(f"removed {DATA}/{item['name']}: {decimal(item['bytes'])}")
+    with volume_pod(targets[0]) as (pod, _):
+        pod.ask("remove", DATA, *names)
+    print(f"removed {plain(', '.join(places))}")
 
 
-def entries(path: str, stack: str, kubeconfig: str | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The entries of a folder of the volume, and the space of its file system; none for a file."""
-    place = below(path)
-    with volume_pod(targets_of(stack, kubeconfig)[0]) as (pod, _):
-        found = pod.ask("entries", place)
-    return [_entry(item) for item in found if "name" in item], next((item for item in found if "free" in item), {})
+def _tell(pod: Pod, *words: str) -> str:
+    """What a program tells. Raises CommandError."""
+    code, text = pod.run(*words)
+    if code:
+        raise CommandError(plain(last_line(text)))
+    return text
 
 
-def _entry(told: dict[str, Any]) -> dict[str, Any]:
-    return {**told, "name": plain(told["name"]), "kind": plain(told["kind"])}
+def _sizes(pod: Pod, *places: str, depth: int = 0) -> list[str]:
+    """Size on the disk, last change and path of each place and of what is below it, the largest first.
+
+    What may not be listed is named on stderr. Raises CommandError for what is not there.
+    """
+    options = ("-0", "--all", f"--max-depth={depth}", "--block-size=1", "--time", "--time-style=long-iso", "--")
+    code, text = pod.run("du", *options, *places, seconds=LOOK_SECONDS)
+    *rows, said = text.split("\0")
+    if not rows:
+        raise CommandError(plain(last_line(said)))
+    if code:
+        print(plain(said.strip()), file=sys.stderr)
+    found = sorted((row.split("\t", 2) for row in rows), key=lambda row: -int(row[0]))
+    return [f"{decimal(int(size)):>9}  {changed}  {plain(path)}" for size, changed, path in found]
 
 
 def below(path: str) -> str:
@@ -113,22 +123,20 @@ def users(job: TrainingJob) -> dict[str, str]:
     with asking(f"the Jobs of {job.namespace}"):
         jobs = as_json(job.batch.list_namespaced_job, job.namespace)["items"]
         maps = as_json(job.core.list_namespaced_config_map, job.namespace)["items"]
-    configured = {each["metadata"]["name"]: each.get("data") or {} for each in maps}
+    configured = {each["metadata"]["name"]: list((each.get("data") or {}).values()) for each in maps}
     found: dict[str, str] = {}
     for each in jobs:
         template, name, how = each["spec"]["template"], each["metadata"]["name"], end_of(each).get("type")
         pod = template["spec"]
-        words = [
-            word for one in [*(pod.get("initContainers") or []), *pod["containers"]] for word in one.get("args") or []
-        ]
+        containers = [*(pod.get("initContainers") or []), *pod["containers"]]
+        words = [word for container in containers for word in container.get("args") or []]
         if how in ("Complete", "Failed"):
             prepares = (template["metadata"].get("labels") or {}).get("app.kubernetes.io/component") == "dataset"
-            kept = prepares and how == "Complete"
-            words = [word for before, word in itertools.pairwise(words) if kept and before == "--output"]
+            words = [word for before, word in pairwise(words) if before == "--output" and prepares and how != "Failed"]
         else:
             named = [volume["configMap"]["name"] for volume in pod.get("volumes") or [] if volume["name"] == CONFIGURED]
-            words += [text for each_map in named for text in configured.get(each_map, {}).values()]
-        for path in (path for word in words for path in re.findall(rf"{DATA}/[^'\"\n]+", word)):
+            words += [text for each_map in named for text in configured.get(each_map, [])]
+        for path in re.findall(rf"{DATA}/[^'\"\n\\]+", json.dumps(words, ensure_ascii=False)):
             found.setdefault(path.rstrip("/"), f"Job {name}" + (", stopped," if how == "Stopped" else ""))
     return found
 
@@ -147,17 +155,6 @@ def _agreed(question: str) -> bool:
     if not sys.stdin.isatty():
         raise CommandError(f"{question} There is no terminal to ask; nothing was removed. To do it: --yes", code=2)
     return typer.confirm(question)
-
-
-def _table(found: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("name", overflow="fold")
-    for column in ("size", "files", "age"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for item in found:
-        name = item["name"] + {"folder": "/", "file": ""}.get(item["kind"], f"  ({item['kind']})")
-        table.add_row(Text(name), decimal(item["bytes"]), f"{item['files']:,}", age(item["age"]))
-    return table
 
 
 def show(table: Table) -> None:

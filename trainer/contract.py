@@ -64,8 +64,6 @@ COMPILING_SECONDS = 900
 """The same before the first step: nothing is logged while the model is compiled."""
 UNREADABLE = "unreadable"
 """State of a run with a folder that may not be listed (volume.py)."""
-HIDDEN = "may not be listed, or not all of it"
-"""Kind of a folder on the volume that has such a folder."""
 METRICS = "metrics.jsonl"
 DONE = "DONE"
 """Written last: JSON with the final step, losses and checkpoint."""

@@ -133,7 +133,7 @@ def test_reasons_to_wait_in_a_transfer(terminal: bool, monkeypatch: pytest.Monke
     monkeypatch.setattr("cli.progress.PLAIN_SECONDS", 0.0)
     monkeypatch.setattr("cli.progress.NAME_WIDTH", 300)
     with Bar(Console(file=shown, width=400, force_terminal=terminal, color_system=None)) as bar:
-        bar.advance(1)
+        bar.reached(1)
         bar.waiting(TEXT)
         bar._progress.refresh()
     assert clean(shown.getvalue(), terminal), repr(shown.getvalue())

@@ -51,7 +51,7 @@ def test_a_transfer_shows_every_figure(width: int) -> None:
     shown = io.StringIO()
     with Bar(Console(file=shown, width=width, force_terminal=True)) as bar:
         bar.expect(12, 80_000_000)
-        bar.advance(20_000_000)
+        bar.reached(20_000_000)
         bar._progress.refresh()
         frame = last_frame(shown, width)
     for part in ("12 files", "━", "20.0/80.0 MB", ":"):
@@ -81,7 +81,7 @@ def test_a_log_tells_the_size_of_small_files_too(total: int, said: str, monkeypa
     console = Console(file=io.StringIO(), width=80)
     with Bar(console) as bar:
         bar.expect(1, total)
-        bar.advance(0)
+        bar.reached(0)
     assert isinstance(console.file, io.StringIO)
     assert said in console.file.getvalue()
 

@@ -68,10 +68,10 @@ class Seen(Bar):
     """A progress bar that only counts."""
 
     def __init__(self) -> None:
-        self.files = self.size = self.done = 0
+        self.files = self.size = self.done = self.before = 0
 
     def expect(self, files: int, size: int) -> None:
-        self.files, self.size = self.files + files, self.size + size
+        self.files, self.before, self.size = self.files + files, self.done, self.size + size
 
     def waiting(self, reason: str) -> None:
         pass
@@ -79,8 +79,8 @@ class Seen(Bar):
     def pause(self) -> None:
         pass
 
-    def advance(self, size: int) -> None:
-        self.done += size
+    def reached(self, size: int) -> None:
+        self.done = min(self.before + size, self.size)
 
 
 class Near(Pod):

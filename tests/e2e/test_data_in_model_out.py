@@ -63,7 +63,7 @@ def test_an_upload_that_is_killed_goes_on_and_nothing_half_is_seen(stack: Stack,
     first.wait()
     assert not (target / "large.bin").exists()
     again = succeed(stack, "upload", str(corpus))
-    assert f"dataset.input[0]' {NAME}" in again
+    assert f"dataset.input[0]' /data/{NAME}" in again
     for path in corpus.iterdir():
         assert (target / path.name).read_bytes() == path.read_bytes()
     assert not list(target.glob(".*"))
