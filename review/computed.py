@@ -3,17 +3,15 @@
 They replace a cloud in the recording (review/recording.py) and in the tests of the engine (tests/standin), so that both
 see the same values.
 
-A table has them by type, and answers by function, in the provider's own form, and only those that the program reads.
-An entry is filled from top to bottom, its id first. Templates may use {name} of the resource in the cloud, {project} or
-{region} of its provider, {account} of AWS, {place} (region/name), every input, and keys filled before. {x:hex17} is 17
-hex digits of a hash of x, HEX32 32 in capitals, number and number10 a decimal number, uuid a hash in UUID form, part5
-the part after the fifth /, 192.0 an address in that network, host a URL without its scheme. A key that ends in ? is
-added only where the inputs have it.
+A table has them by type, and answers by function, in the provider's own form, and only those that the program reads. An
+id is made of the name, so that a snapshot says which resource is meant. An entry is filled from top to bottom, its id
+first. Templates may use {name} of the resource in the cloud, {parts[N]} of it between slashes, {project} or {region} of
+its provider, {account} of AWS, every input, and keys filled before. A key that ends in ? is added only where the inputs
+have it.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -64,44 +62,22 @@ def outputs(type_: str, name: str, inputs: Inputs, project: str) -> tuple[str, d
 
 
 def _by_table(type_: str, name: str, inputs: Inputs, where: str) -> dict[str, Any]:
-    place = {"region": where, "place": f"{where}/{name}", "account": ACCOUNT}
-    given = {**place, **inputs, "name": name, "project": inputs.get("project") or where}
-    known = _Known({key: _Text(value) for key, value in given.items()})
+    known = _Known(region=where, account=ACCOUNT, parts=name.split("/"))
+    known.update({**inputs, "name": name, "project": inputs.get("project") or where})
     added: dict[str, Any] = {}
-    entry = table().get(type_, {})
     # Fill the id first: YAML's merge key puts its own keys before it.
-    for key, template in sorted(entry.items(), key=lambda item: item[0] != "id"):
-        name_ = key.removesuffix("?")
-        if name_ == key or inputs.get(name_):
-            added[name_] = _filled(template, known)
-            known[name_] = _Text(added[name_])
+    for key, template in sorted(table().get(type_, {}).items(), key=lambda item: item[0] != "id"):
+        plain = key.removesuffix("?")
+        if plain == key or inputs.get(plain):
+            added[plain] = known[plain] = _filled(template, known)
     return added
 
 
-class _Known(dict[str, "_Text"]):
+class _Known(dict[str, Any]):
     """Values for the templates of an entry; a missing input is replaced by its own name."""
 
-    def __missing__(self, key: str) -> _Text:
-        return _Text(key)
-
-
-class _Text(str):
-    """A string with the format specifiers of the table."""
-
-    def __format__(self, form: str) -> str:
-        digits = hashlib.sha256(self.encode()).hexdigest()
-        if form.startswith(("hex", "HEX")):
-            found = digits[: int(form[3:])]
-            return found if form.startswith("hex") else found.upper()
-        if form == "uuid":
-            return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:32]))
-        if form in ("number", "number10"):
-            return str(_number(self) % 10**10 if form == "number10" else _number(self))
-        if form.startswith("part"):
-            return self.split("/")[int(form[4:])]
-        if form == "host":
-            return self.removeprefix("https://")
-        return address(self, form) if form else str(self)
+    def __missing__(self, key: str) -> str:
+        return key
 
 
 def _filled(template: Any, known: _Known) -> Any:
@@ -119,7 +95,7 @@ def _kubernetes(type_: str, name: str, inputs: Inputs) -> dict[str, Any]:
     added: dict[str, Any] = {"id": id_, "metadata": {"name": given}}
     # A headless Service sets "None" itself; any other gets an address for its lifetime.
     if type_ == "kubernetes:core/v1:Service" and not (inputs.get("spec") or {}).get("clusterIP"):
-        added["spec"] = {"clusterIP": address(id_, "10.100")}
+        added["spec"] = {"clusterIP": "10.100.0.10"}
     return added
 
 
@@ -134,13 +110,3 @@ def _merged(inputs: dict[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
         else:
             inputs[key] = value
     return inputs
-
-
-def _number(text: str) -> int:
-    return int(hashlib.sha256(text.encode()).hexdigest()[:12], 16)
-
-
-def address(text: str, network: str = "10.0") -> str:
-    """An address that depends on the text alone."""
-    number = _number(text)
-    return f"{network}.{number // 250 % 250}.{number % 250 + 1}"

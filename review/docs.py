@@ -16,15 +16,10 @@ from infra.features import features
 from infra.gke.doctor.checks import BUCKETS
 from infra.parse import parse
 from infra.stackfiles import ROOT, stack_file_values, stacks
-from review.layers import layers
 from review.reference import commands, figures, table
 from trainer.contract import EXIT_USAGE, EXITS
 
 Parts = dict[str, Callable[[], str]]
-
-
-def _picture(mermaid: str) -> str:
-    return f"```mermaid\n{mermaid}\n```"
 
 
 def stack_table() -> str:
@@ -64,10 +59,8 @@ def exit_codes() -> str:
     return "\n".join([*rows, *(f"| {code} | {meaning} | {does} |" for code, (_, meaning, does) in told.items())])
 
 
-ARCHITECTURE = ROOT / "docs" / "architecture.md"
 DOCUMENTS: dict[Path, Parts] = {
     ROOT / "README.md": {"stacks": stack_table},
-    ARCHITECTURE: {"layers": lambda: _picture(layers())},
     ROOT / "docs" / "commands.md": {"commands": commands},
     ROOT / "docs" / "configuration.md": {"configuration": table},
     ROOT / "docs" / "elastic.md": {"exits": exit_codes},

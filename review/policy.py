@@ -78,12 +78,8 @@ def demand(rule: Rule) -> str:
 def broken(stack: Recording) -> list[Violation]:
     """Everything that breaks one of the rules, in the order of the resources."""
     plain = Recording([replace(item, inputs=revealed(item.inputs)) for item in stack.resources], stack.outputs)
-    return [
-        Violation(name(rule), item, problem)
-        for item in plain.resources
-        for rule in RULES
-        for problem in rule(item, plain)
-    ]
+    by_rule = ((rule, item, rule(item, plain)) for item in plain.resources for rule in RULES)
+    return [Violation(name(rule), item, problem) for rule, item, found in by_rule for problem in found]
 
 
 def revealed(value: Any) -> Any:
@@ -226,12 +222,11 @@ def pods(value: Any) -> Iterator[Mapping[str, Any]]:
             yield from pods(item)
 
 
-def _pods_of(item: Recorded) -> Iterator[Mapping[str, Any]]:
-    return pods(item.inputs) if item.is_kubernetes else iter(())
-
-
-def _containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [*(pod.get("initContainers") or []), *pod["containers"], *(pod.get("ephemeralContainers") or [])]
+def _containers(item: Recorded) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """(pod, container) of every container in an object of Kubernetes."""
+    for pod in pods(item.inputs) if item.is_kubernetes else ():
+        for kind in ("initContainers", "containers", "ephemeralContainers"):
+            yield from ((pod, container) for container in pod.get(kind) or [])
 
 
 def image_by_digest(item: Recorded, stack: Recording) -> Iterator[str]:
@@ -239,12 +234,11 @@ def image_by_digest(item: Recorded, stack: Recording) -> Iterator[str]:
     base = item.at("buildArgs", "BASE_IMAGE") if item.type.endswith(BUILDS) else None
     if base is not None and not DIGEST.search(base):
         yield f"it is built on {base}; give NAME@sha256:DIGEST (image.base)"
-    for pod in _pods_of(item):
-        for container in _containers(pod):
-            image = container.get("image") or ""
-            # An image that is never pulled is the node's own.
-            if not DIGEST.search(image) and container.get("imagePullPolicy") != "Never":
-                yield f"container {container.get('name')} runs {image or 'no image'}; give NAME@sha256:DIGEST"
+    for _, container in _containers(item):
+        image = container.get("image") or ""
+        # An image that is never pulled is the node's own.
+        if not DIGEST.search(image) and container.get("imagePullPolicy") != "Never":
+            yield f"container {container.get('name')} runs {image or 'no image'}; give NAME@sha256:DIGEST"
 
 
 def restricted_pods(item: Recorded, stack: Recording) -> Iterator[str]:
@@ -253,11 +247,9 @@ def restricted_pods(item: Recorded, stack: Recording) -> Iterator[str]:
         level = item.at("metadata", "labels", "pod-security.kubernetes.io/enforce")
         if level != "restricted":
             yield f"pod-security.kubernetes.io/enforce is {level or 'missing'}; allowed: restricted"
-    if _exception(item) is None:
-        for pod in _pods_of(item):
-            for container in _containers(pod):
-                own = {**(pod.get("securityContext") or {}), **(container.get("securityContext") or {})}
-                yield from (f"container {container.get('name')}: {problem}" for problem in _unrestricted(own))
+    for pod, container in _containers(item) if _exception(item) is None else ():
+        own = {**(pod.get("securityContext") or {}), **(container.get("securityContext") or {})}
+        yield from (f"container {container.get('name')}: {problem}" for problem in _unrestricted(own))
 
 
 def _unrestricted(context: Mapping[str, Any]) -> Iterator[str]:
@@ -278,21 +270,17 @@ def _unrestricted(context: Mapping[str, Any]) -> Iterator[str]:
 def no_privileged_pod(item: Recorded, stack: Recording) -> Iterator[str]:
     """No container is privileged or sees its node, but for what is listed."""
     allowed = _exception(item) or set()
-    for pod in _pods_of(item):
-        yield from (problem for what, problem in _node_access(pod) if what not in allowed)
-
-
-def _node_access(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for container in _containers(pod):
+    for _, container in _containers(item) if "privileged" not in allowed else ():
         if (container.get("securityContext") or {}).get("privileged"):
-            yield "privileged", f"container {container.get('name')} is privileged; name the capabilities that it needs"
-    for access in ("hostNetwork", "hostPID", "hostIPC"):
-        if pod.get(access):
-            yield access, f"{access} is true; remove it"
-    for volume in pod.get("volumes") or []:
-        if volume.get("hostPath"):
-            path = volume["hostPath"].get("path")
-            yield "hostPath", f"volume {volume.get('name')} is {path} of its node; use a claim"
+            yield f"container {container.get('name')} is privileged; name the capabilities that it needs"
+    for pod in pods(item.inputs) if item.is_kubernetes else ():
+        for access in ("hostNetwork", "hostPID", "hostIPC"):
+            if pod.get(access) and access not in allowed:
+                yield f"{access} is true; remove it"
+        for volume in pod.get("volumes") or []:
+            if volume.get("hostPath") and "hostPath" not in allowed:
+                path = volume["hostPath"].get("path")
+                yield f"volume {volume.get('name')} is {path} of its node; use a claim"
 
 
 def _exception(item: Recorded) -> set[str] | None:
@@ -309,12 +297,10 @@ def _holds_exceptions(namespace: Recorded) -> bool:
 
 def secrets_by_reference(item: Recorded, stack: Recording) -> Iterator[str]:
     """No container gets a token or password as text: it comes from a Kubernetes Secret."""
-    for pod in _pods_of(item):
-        for container in _containers(pod):
-            for variable in container.get("env") or []:
-                if SECRET.search(str(variable.get("name"))) and variable.get("value"):
-                    named = f"container {container.get('name')}"
-                    yield f"{named} gets {variable['name']} as text; use valueFrom.secretKeyRef"
+    for _, container in _containers(item):
+        for variable in container.get("env") or []:
+            if SECRET.search(str(variable.get("name"))) and variable.get("value"):
+                yield f"container {container.get('name')} gets {variable['name']} as text; use valueFrom.secretKeyRef"
 
 
 def goes_with_cluster(item: Recorded, stack: Recording) -> Iterator[str]:

@@ -7,15 +7,13 @@ what they drop: dependencies, deletedWith, ignoreChanges and the other options.
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import re
 import runpy
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -32,6 +30,7 @@ from pulumi.runtime.proto import source_pb2
 from pulumi.runtime.settings import set_root_resource
 from pulumi.runtime.stack import run_in_stack
 from pulumi.runtime.sync_await import _sync_await
+from pydantic.alias_generators import to_camel
 
 from cli import CommandError
 from infra import changes
@@ -53,23 +52,20 @@ class Recorded:
     type: str
     name: str
     urn: str
-    parent: str
-    inputs: dict[str, Any]
-    dependencies: frozenset[str]
+    parent: str = ""
+    inputs: dict[str, Any] = field(default_factory=dict, metadata={"key": "object"})
+    dependencies: tuple[str, ...] = ()
     """URNs of the resources that must exist before this one."""
-    deleted_with: str
-    delete_before_replace: bool
-    ignore_changes: tuple[str, ...]
-    protect: bool
-    provider: str
-    custom: bool = True
+    provider: str = ""
+    custom: bool = False
     """False: a component, which no provider makes."""
-    retain_on_delete: bool = False
-    create_before_delete: bool = False
-    """Set explicitly, whatever the provider prefers: make the replacement first, or replace nothing."""
+    deleted_with: str = ""
+    delete_before_replace: bool = False
+    ignore_changes: tuple[str, ...] = ()
     replace_on_changes: tuple[str, ...] = ()
-    secret_outputs: tuple[str, ...] = ()
-    timeouts: Mapping[str, str] = field(default_factory=dict)
+    protect: bool = False
+    retain_on_delete: bool = False
+    timeouts: Mapping[str, str] = field(default_factory=dict, metadata={"key": "customTimeouts"})
     """create, update and delete, as the program wrote them ("60m")."""
 
     @property
@@ -94,6 +90,10 @@ class Recorded:
         return value
 
 
+#: Field of a record -> its key in the engine's request.
+KEYS = {each.name: each.metadata.get("key") or to_camel(each.name) for each in fields(Recorded) if each.name != "urn"}
+
+
 class _Loop(asyncio.SelectorEventLoop):
     """Runs executor calls at once: pulumi's threads for its monitor cost a sixth of a recording and make the order of
     resources random."""
@@ -108,7 +108,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine that never waits: the nested event loop of the mocks would take a sixteenth of a recording."""
+    """Run a coroutine that never waits: the nested event loop of the mocks would make the order random too."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -162,30 +162,17 @@ class _Recorder(mocks.MockMonitor):
 
     def RegisterResource(self, request: Any) -> Any:
         if request.type != "pulumi:pulumi:Stack":
-            item = Recorded(
-                type=request.type,
-                name=request.name,
-                urn=self.make_urn(request.parent, request.type, request.name),
-                parent=request.parent,
-                inputs=json_format.MessageToDict(request.object),
-                dependencies=frozenset(request.dependencies),
-                deleted_with=request.deletedWith,
-                delete_before_replace=request.deleteBeforeReplace,
-                create_before_delete=request.deleteBeforeReplaceDefined and not request.deleteBeforeReplace,
-                ignore_changes=tuple(request.ignoreChanges),
-                protect=request.protect,
-                provider=request.provider,
-                custom=request.custom,
-                retain_on_delete=request.retainOnDelete,
-                replace_on_changes=tuple(request.replaceOnChanges),
-                secret_outputs=tuple(request.additionalSecretOutputs),
-                timeouts=json_format.MessageToDict(request.customTimeouts),
-            )
+            sent = json_format.MessageToDict(request)
+            said: dict[str, Any] = {
+                key: tuple(value) if isinstance(value, list) else value for key, value in sent.items()
+            }
+            given = {name: said[key] for name, key in KEYS.items() if key in said}
+            item = Recorded(**given, urn=self.make_urn(request.parent, request.type, request.name))
             self.recorded.append(item)
         return super().RegisterResource(request)
 
 
-def closure(direct: Mapping[str, set[str] | frozenset[str]]) -> dict[str, set[str]]:
+def closure(direct: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
     """Each node -> all its direct and indirect predecessors."""
     found: dict[str, set[str]] = {}
     for node in TopologicalSorter(direct).static_order():
@@ -242,24 +229,11 @@ def record(stack_name: str, values: Mapping[str, Any] | None = None, known: bool
         set_all_config({f"{PROJECT}:{key}": json.dumps(value) for key, value in values.items()})
         # Drop set_mocks' own root stack: the program runs in a fresh one, as under the real engine.
         set_root_resource(None)  # pyrefly: ignore[bad-argument-type]
-        with _without_collector():
-            _sync_await(run_in_stack(_program))
+        _sync_await(run_in_stack(_program))
     finally:
         asyncio.set_event_loop(None)
         loop.close()
     return Recording(recorder.recorded, recorder.outputs)
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Pause the garbage collector: outputs are cycles that live to the end, and it costs a fifth of a recording."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def record_anywhere(stack_name: str, values: Mapping[str, Any] | None = None) -> Recording:

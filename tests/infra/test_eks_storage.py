@@ -14,7 +14,7 @@ from tests.infra.recorded import changed, recorded
 ROLE = "arn:aws:iam::123456789012:role/trainyard-aws-g4dn-efs-node"
 MOUNTED = {"elasticfilesystem:AccessedViaMountTarget": "true", "aws:SecureTransport": "true"}
 POINT = "elasticfilesystem:AccessPointArn"
-OWN = "arn:aws:elasticfilesystem:us-east-2:123456789012:access-point/fsap-3a6eb0790f39ac87c"
+OWN = "arn:aws:elasticfilesystem:us-east-2:123456789012:access-point/fsap-data"
 
 
 def admits(policy: str, who: str | None, client: Mapping[str, str], action: str) -> bool:
@@ -39,7 +39,7 @@ def admits(policy: str, who: str | None, client: Mapping[str, str], action: str)
         (ROLE, {**MOUNTED, POINT: OWN}, "ClientMount", True),
         (ROLE, {**MOUNTED, POINT: OWN}, "ClientRootAccess", False),
         (ROLE, {**MOUNTED, POINT: OWN, "aws:SecureTransport": "false"}, "ClientMount", False),
-        (ROLE, {**MOUNTED, POINT: OWN.replace("3a6e", "0000")}, "ClientMount", False),
+        (ROLE, {**MOUNTED, POINT: OWN.replace("data", "other")}, "ClientMount", False),
         # The whole file system, in place of the trainer's folder.
         (ROLE, MOUNTED, "ClientMount", False),
         # `mount -t nfs4` in a pod, and with TLS and the access point.

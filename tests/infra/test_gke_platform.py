@@ -26,7 +26,7 @@ def test_the_apis_by_which_all_others_are_read_come_first() -> None:
     services = {item.name: item for item in stack.all("gcp:projects/service:Service")}
     first = {services.pop("cloudresourcemanager").urn, services.pop("serviceusage").urn}
     assert services
-    assert all(first <= item.dependencies for item in services.values())
+    assert all(first <= {*item.dependencies} for item in services.values())
 
 
 #: Requests of GKE's own Deployments, CPU and GiB: kube-dns twice, konnectivity, metrics-server, autoscalers (of 1.34,

@@ -34,19 +34,7 @@ POD, NAMESPACE = "kubernetes:core/v1:Pod", "kubernetes:core/v1:Namespace"
 
 
 def declared(type_: str, inputs: Inputs, provider: str = "urn:provider::id") -> Recorded:
-    return Recorded(
-        type=type_,
-        name="x",
-        urn=f"urn:{type_}",
-        parent="",
-        inputs=inputs,
-        dependencies=frozenset(),
-        deleted_with="",
-        delete_before_replace=False,
-        ignore_changes=(),
-        protect=False,
-        provider=provider,
-    )
+    return Recorded(type=type_, name="x", urn=f"urn:{type_}", inputs=inputs, provider=provider)
 
 
 PROVIDER = replace(declared("pulumi:providers:gcp", {"defaultLabels": json.dumps(LABELS)}), urn="urn:provider")

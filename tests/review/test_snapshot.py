@@ -61,19 +61,10 @@ def test_a_change_of_an_option_shows_as_one_readable_line(
 
 
 def resource(name: str, after: tuple[str, ...] = (), **inputs: object) -> Recorded:
-    urn = f"urn:pulumi:s::p::test:index:Thing::{name}"
+    urn = "urn:pulumi:s::p::test:index:Thing::{}".format
+    before = tuple(map(urn, after))
     return Recorded(
-        type="test:index:Thing",
-        name=name,
-        urn=urn,
-        parent="",
-        inputs=dict(inputs),
-        dependencies=frozenset(f"urn:pulumi:s::p::test:index:Thing::{item}" for item in after),
-        deleted_with="",
-        delete_before_replace=False,
-        ignore_changes=(),
-        protect=False,
-        provider="",
+        type="test:index:Thing", name=name, urn=urn(name), inputs=dict(inputs), dependencies=before, custom=True
     )
 
 
