@@ -207,9 +207,11 @@ class Chat:
             text, spans = self._rendered(said, talk, spans=marks)
             if marks:  # the template's own spans, after those of earlier answers
                 spans = spans[len(self._rendered(said[:-1], talk, spans=True)[1]) if number else 0 :]
-                if spans and not self._spans.closed(text[: spans[-1][1]]):
-                    text, end = self._spans.end(text, spans[-1][1], said, talk)
-                    spans = [*spans[:-1], (spans[-1][0], end)]
+                if spans:  # what stops the model is learned, and last: marks may be closed before it or behind it
+                    begun, end = spans[-1]
+                    if not (closed := self._spans.closed(text[:end])):
+                        text, closed = self._spans.end(text, end, said, talk)
+                    spans = [*spans[:-1], (begun, max(begun, closed))]
             else:
                 begun = self._spans.begin(text, said, talk)
                 text, end = self._spans.end(text, begun, said, talk)

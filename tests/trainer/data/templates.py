@@ -141,6 +141,11 @@ QWEN35 = QWEN3.replace(
 )
 """Its prompt opens the thoughts."""
 UNMARKED_END = MARKED.replace("<|im_end|>{% endgeneration %}{{ '\n' }}", "{% endgeneration %}<|im_end|>{{ '\n' }}")
+MARKED_WHOLE = (  # SmolLM3's
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}"
+    "{{ '<|im_start|>assistant\n' + m.content + '<|im_end|>\n' }}{% endgeneration %}"
+    "{% else %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+)
 ENDLESS = (
     "{% for m in messages %}{{ m.role | capitalize }}: {{ m.content }}\n\n{% endfor %}"
     "{% if add_generation_prompt %}Assistant: {% endif %}"

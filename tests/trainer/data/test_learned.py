@@ -149,6 +149,7 @@ ENDS: dict[str, tuple[str, list[Record], list[str]]] = {
                  ["Hm\n</think>\n\nYes.<|im_end|>"]),
     "no end but the next turn's token": ("OPEN", [ASKED, TOLD, ASKED, TOLD], ["It rains.\n<|im_start|>"] * 2),
     "an end outside the marks": ("UNMARKED_END", [ASKED, TOLD], ["It rains.<|im_end|>"]),
+    "marks that end behind it": ("MARKED_WHOLE", [ASKED, TOLD], ["<|im_start|>assistant\nIt rains.<|im_end|>"]),
     "an answer that begins as the prompt ends": ("ASKING", [ASKED, TOLD | {"content": "<thin> ice"}],
                                                  ["<thin> ice<|eot|>"]),
 }  # fmt: skip
