@@ -86,7 +86,12 @@ def build(task: "ModuleType", config: Config, run: Path, world: "World") -> "Wor
     most = failures.largest(run, config, world.device)
     # A new node reads the model's gigabytes from cold storage, while other nodes have them cached.
     work = world.together(lambda: task.build(config, most))
-    sizes = world.gather(work.windows)
+    sizes, data = zip(*world.gather([work.windows, work.data]), strict=True)
+    if len(set(data)) > 1:
+        raise UserError(
+            "data.directory: the workers see different data there; put it on storage that all of them mount, or copy "
+            "it to each of them again"
+        )
     return work if len(set(sizes)) == 1 else world.together(lambda: task.build(config, min(sizes)))
 
 

@@ -6,8 +6,10 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -20,7 +22,7 @@ from trainer.contract import DEVICE
 from trainer.errors import BrokenNode, Retry, TrainingError, UserError
 from trainer.tasks.work import Work
 from trainer.train import failures
-from trainer.train.__main__ import train
+from trainer.train.__main__ import build, train
 from trainer.train.metrics import machine
 
 Start = Callable[..., Workers]
@@ -86,6 +88,15 @@ def test_it_is_halved_until_one_window_is_too_much(tmp_path: Path) -> None:
     told = failures.judge(torch.OutOfMemoryError(FULL), sized(8), config, tmp_path / "file", place, 0)
     assert isinstance(told, TrainingError), "nobody could be told of it"
     assert str(told).endswith("; try micro_batch=4 (in a stack training.microBatch)")
+
+
+def test_workers_that_see_different_data_are_refused_before_the_first_step(tmp_path: Path) -> None:
+    made, cpu = SimpleNamespace(windows=2, data="a"), torch.device("cpu")
+    for data in ("a", "b"):
+        others = SimpleNamespace(device=cpu, together=lambda act: act(), gather=lambda own, data=data: [own, [2, data]])
+        task = SimpleNamespace(build=lambda *_: made)
+        with pytest.raises(UserError, match="the workers see different data") if data == "b" else nullcontext():
+            assert build(cast(Any, task), toy.configuration(), tmp_path, cast(Any, others)) is made
 
 
 def test_where_one_window_is_too_much_what_takes_less_memory_is_named(tmp_path: Path) -> None:
