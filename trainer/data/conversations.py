@@ -59,7 +59,6 @@ class Chat:
         self._noted: list[tuple[str, str]] = []
         self._begin = begins(tokenizer, self._words.get("bos_token", ""))
         self.has_template = bool(self._known.chat_template)
-        self._checked: set[Any] = set()
         self._places: dict[str, Place] = {}
 
     def read(self, record: Any, place: Place) -> str:
@@ -105,7 +104,8 @@ class Chat:
         # As transformers takes it; else with empty contents for calls alone, or their arguments as text (DeepSeek V3).
         for wire, blank in ((False, False), (False, True), (True, False), (True, True)):
             try:
-                return self._text(records.read(record, wire, blank))  # pyrefly: ignore[bad-argument-type]
+                again = records.read(record, wire, blank) if wire or blank else talk
+                return self._text(again)  # pyrefly: ignore[bad-argument-type]
             except (TypeError, UndefinedError) as found:
                 error = error or found
         assert error is not None
@@ -141,14 +141,10 @@ class Chat:
     def _check(self, talk: Talk, text: str) -> None:
         """Raise Wrong where the template leaves out a part of a conversation, which it wrote as `text`.
 
-        What the template does not have to write is counted, if it says something. Texts are looked for in every
-        conversation. Whether roles, calls and tools are written depends on the roles, the
-        keys and the tags, so one of each shape is tried, and each with a text that is written in another way.
+        What the template does not have to write is counted, if it says something.
         """
-        written = coverage.flat(text)
-        odd = coverage.unfound(talk, written)
         template = self._known.get_chat_template(tools=talk.tools)
-        for number, key, sentence in coverage.unread(talk, template, written):
+        for number, key, sentence in coverage.unread(talk, template, coverage.flat(text)):
             role = talk.messages[number]["role"] + "." if number >= 0 else ""
             if sentence and number in talk.learned:
                 raise Wrong(
@@ -158,31 +154,18 @@ class Chat:
                 )
             if (note := (RECORDS, _name(role + key))) not in self._noted:
                 self._noted.append(note)
-        shape = repr(
-            [[(key, coverage.shape(value)) for key, value in message.items()] for message in talk.messages]
-            + [talk.learned, coverage.shape(talk.tools), talk.options]
-        )
-        if not text or (shape in self._checked and not odd):
-            return
         probe, wanted = coverage.probed(talk)
-        for number in odd:  # cut before what probed() puts at its end
-            message = probe.messages[number]
-            if message["role"] != "assistant" and "content" in message:  # templates leave out earlier thoughts
-                wanted[word := f"xf{number}fx"] = f"the beginning of message {number + 1} ({message['role']})"
-                message["content"] = f"{word} {message['content']}"
-        noted = self._noted
-        self._noted = []  # of the probe
-        text = "".join(text for text, _ in self._conversation(probe))
-        self._noted = noted
-        if coverage.PYTHON in text:
-            raise TypeError("the arguments of a call are written as Python writes them")
-        text = text.lower()
-        if lost := [what for word, what in wanted.items() if word not in text]:
-            raise Wrong(
-                f"the chat template leaves out {', '.join(lost[:3])}, which another may write (--chat-template)"
-            )
-        if len(self._checked) < PENDING:
-            self._checked.add(shape)
+        for number in reversed(talk.learned):  # only the text of an answer may have its thoughts
+            text = self._written(probe.messages[: number + 1], probe).lower()
+            if coverage.PYTHON in text:
+                raise TypeError("the arguments of a call are written as Python writes them")
+            wanted = {word: what for word, what in wanted.items() if word not in text}
+            if not wanted:
+                return
+        raise Wrong(
+            f"the chat template leaves out {', '.join(list(wanted.values())[:3])}, which another may write "
+            "(--chat-template)"
+        )
 
     def _require_roles(self, talk: Talk) -> None:
         """Raise Wrong for a role that the template does not name."""

@@ -1,4 +1,4 @@
-"""Whether a chat template writes what a conversation says: words that stand at the end of its texts, and the texts."""
+"""Whether a chat template writes what a conversation says: words that stand around its texts, and the texts."""
 
 import json
 import re
@@ -16,55 +16,56 @@ PYTHON = "'xq': 'xq"
 def probed(talk: Talk) -> tuple[Talk, dict[str, str]]:
     """The same conversation with a word at the end of each text, and what each word stands for.
 
-    A template that leaves out a text leaves out its word. Only what stands before the end of the last answer counts.
+    A template that leaves out a text leaves out its word. What others say has a word at its beginning too; of answers,
+    templates leave out the thoughts that they begin with. Only what stands before the end of the last answer counts.
     """
     wanted: dict[str, str] = {}
 
-    def after(text: str, what: str) -> str:
+    def word(what: str) -> str:
         wanted[word := f"xq{len(wanted)}qx"] = what
-        return f"{text}{word}"
+        return word
 
-    def each(value: Any, what: str) -> Any:
+    def ended(value: Any, what: str) -> Any:
         if isinstance(value, str):
-            return after(value, what) if value.strip() else value
+            return value + word(what) if value.strip() else value
         if isinstance(value, dict):
-            return {key: each(item, what) for key, item in value.items()}
-        return [each(item, what) for item in value] if isinstance(value, list) else value
+            return {key: ended(item, what) for key, item in value.items()}
+        return [ended(item, what) for item in value] if isinstance(value, list) else value
 
-    def described(tool: dict[str, Any], what: str) -> dict[str, Any]:
-        tool = named(tool, what)
-        function = tool.get("function", tool)
-        if isinstance(text := function.get("description"), str) and text.strip():
-            function = {**function, "description": after(text, f"the description of {what}")}
-        return {**tool, "function": function} if "function" in tool else function
-
-    def named(call: dict[str, Any], what: str) -> dict[str, Any]:
-        function = call.get("function", call)
-        marked = {**function, "name": after(function["name"], what)} if "name" in function else function
-        if isinstance(given := marked.get("arguments"), dict):
-            given = each(given, f"the end of an argument of {what}")
-            marked |= {"arguments": {**given, "xq": after("", f"the arguments of {what}")}}
+    def called(call: dict[str, Any], what: str) -> dict[str, Any]:
+        """A call, or a tool that may be called."""
+        function = dict(call.get("function", call))
+        if "name" in function:
+            function["name"] += word(what)
+        if isinstance(given := function.get("arguments"), dict):
+            given = ended(given, f"the end of an argument of {what}")
+            function["arguments"] = {**given, "xq": word(f"the arguments of {what}")}
         elif isinstance(given, str):
-            marked |= {"arguments": after(given, f"the arguments of {what}")}
-        return {**call, "function": marked} if "function" in call else marked
+            function["arguments"] = given + word(f"the arguments of {what}")
+        if isinstance(text := function.get("description"), str):
+            function["description"] = ended(text, f"the description of {what}")
+        return {**call, "function": function} if "function" in call else function
 
     messages = []
-    for number, message in enumerate(talk.messages[: talk.learned[-1] + 1], 1):
-        what = f"message {number} ({message['role']})"
+    for number, message in enumerate(talk.messages[: talk.learned[-1] + 1]):
+        what = f"message {number + 1} ({message['role']})"
         copy = dict(message)
         for key in ("content", *ANSWERS):
-            if key in REASONS and number - 1 not in talk.learned:
+            if key in REASONS and number not in talk.learned:
                 continue  # of context, templates leave out the thoughts, and transformers with them
-            if isinstance(text := message.get(key), str) and text.strip():
-                copy[key] = after(text, what if key == "content" else f"{key} of {what}")
-            elif text and not isinstance(text, str):
-                wanted[f"xq{len(wanted)}qx"] = f"{key} of {what}"
+            named = what if key == "content" else f"{key} of {what}"
+            if isinstance(text := message.get(key), str):
+                copy[key] = ended(text, named)
+            elif text:
+                word(named)
+        if message["role"] != "assistant" and message.get("content", "").strip():
+            copy["content"] = f"{word(f'the beginning of {what}')} {copy['content']}"
         if "tool_calls" in message:
             copy["tool_calls"] = [
-                named(call, f"call {place} of {what}") for place, call in enumerate(message["tool_calls"], 1)
+                called(call, f"call {place} of {what}") for place, call in enumerate(message["tool_calls"], 1)
             ]
         messages.append(copy)
-    tools = [described(tool, f"tool {place}") for place, tool in enumerate(talk.tools or [], 1)] or None
+    tools = [called(tool, f"tool {place}") for place, tool in enumerate(talk.tools or [], 1)] or None
     return Talk(messages, talk.learned, tools, talk.options), wanted
 
 
@@ -112,34 +113,3 @@ def _further(call: dict[str, Any]) -> Any:
 def _is_in(text: str, written: str) -> bool:
     """Whether a flat text has `text`, be it as JSON."""
     return flat(text) in written or flat(json.dumps(text, ensure_ascii=False)[1:-1]) in written
-
-
-def unfound(talk: Talk, text: str) -> list[int]:
-    """Numbers of the messages with a text that is not written in the flat `text` as often as it is said."""
-    said = [
-        [
-            each
-            for each in (
-                *(message.get(key) for key in ("content", *ANSWERS)),
-                *leaves([call["function"]["arguments"] for call in message.get("tool_calls", [])], decoded=False),
-            )
-            if isinstance(each, str) and each.strip()
-        ]
-        for message in talk.messages[: talk.learned[-1] + 1]
-    ]
-    whole = "\n".join(flat(each) for texts in said for each in texts)
-
-    def written(each: str) -> bool:
-        spelled = map(flat, (each, json.dumps(each, ensure_ascii=False)[1:-1]))
-        return any(text.count(way) >= max(1, whole.count(way)) for way in spelled)
-
-    return [number for number, texts in enumerate(said) if not all(map(written, texts))]
-
-
-def shape(value: Any) -> Any:
-    """What decides where a template writes a value: its kind, and the tags in a text."""
-    if isinstance(value, str):
-        return bool(value.strip()), sorted(set(re.findall(r"<[^<>\s]*>|\[/?[A-Z_]+\]", value)))
-    if isinstance(value, list):
-        return [shape(item) for item in value]
-    return {key: shape(item) for key, item in value.items()} if isinstance(value, dict) else type(value).__name__

@@ -85,7 +85,7 @@ LAST_TOOLS = (  # Mistral's: tools and system prompt stand before the last quest
 )
 CUT = CHATML.replace("m.content", "(m.content.split('###') | first if m.role == 'user' else m.content)")
 FRONT = CUT.replace("first", "last")
-TAILS = TOOLS.replace("\n<tool_response>\n' + m.content", "\n<tool_response>\n' + m.content[:9]")
+TAILS = TOOLS.replace("\n<tool_response>\n' + m.content", "\n<tool_response>\n' + m.content[:20]")
 THOUGHTS = CHATML.replace("m.role + '\n'", "m.role + '\n' + (m.thinking or '').split('###')[0]")
 
 GLM = (  # GLM-4.5's: the next role's token ends a turn; contents are trimmed; thoughts are those of the last answer

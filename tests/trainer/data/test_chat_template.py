@@ -34,7 +34,7 @@ SPELLED = CHATML.replace(
     [
         (CUT, [ASKED | {"content": "Rain? ### SECRET"}, TOLD], "leaves out message 1 (user)"),
         (FRONT, [ASKED | {"content": "SECRET ### Rain?"}, TOLD], "leaves out the beginning of message 1 (user)"),
-        (TAILS, [ASKED, RESULT | {"content": "x " * 9 + "SECRET"}, TOLD], "leaves out message 2 (tool)"),
+        (TAILS, [ASKED, RESULT | {"content": "x " * 20 + "SECRET"}, TOLD], "leaves out message 2 (tool)"),
         (THOUGHTS, [ASKED, TOLD | {"thinking": "a ### SECRET"}], "thinking of message 2"),
         (
             SHORT,
