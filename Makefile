@@ -32,7 +32,7 @@ clean: .venv/infra.stamp  ## ask (YES=1: do not), stop the node, and remove .loc
 test: .venv/dev.stamp  ## all fast tests
 	@command -v rsync >/dev/null || $(PY) -c "from local import shell; shell.install(('rsync',))"
 	@$(TRAINYARD) local toolchain etcd actionlint
-	$(PY) -m pytest -m "not cluster and not engine and not chaos" -n $$(($$(nproc) + 2)) --dist worksteal
+	$(PY) -m pytest -m "not cluster and not engine" -n $$(($$(nproc) + 2)) --dist worksteal
 
 e2e: .venv/dev.stamp  ## real node, real engine, real training (root); MARKS=engine: without a node
 	@$(TRAINYARD) local toolchain etcd kubernetes kubernetes-1.37

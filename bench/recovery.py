@@ -7,12 +7,10 @@ train with one node; without both it ends at the first fault. Root.
 
 from __future__ import annotations
 
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -42,8 +40,8 @@ class Torchrun(Lab):
 
     def launch(self, machine: str, arguments: list[str]) -> list[str]:
         options = ["--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "100", "--rdzv-backend", "c10d"]
-        options += ["--rdzv-endpoint", f"{self.network.machines['n0']}:29400", "--rdzv-id", "job"]
-        options += ["--local-addr", self.network.machines[machine]]
+        options += ["--rdzv-endpoint", f"{self.network.addresses['n0']}:29400", "--rdzv-id", "job"]
+        options += ["--local-addr", self.network.addresses[machine]]
         # torchrun would tell by the host's name, which all machines of the laboratory have.
         options += ["--rdzv-conf", f"is_host={int(machine == 'n0')}"]
         return ["-m", "torch.distributed.run", *options, "-m", WORKER, *arguments]
@@ -53,9 +51,8 @@ def measure(lab: Lab) -> Iterator[float]:
     """Break a training in the order of FAULTS. Yields seconds without a step."""
     pod = lab.start(2, steps=1_000_000)[1]
     lab.step(60)
-    yield pause(lab, partial(pod.signal, signal.SIGKILL, pod.everything()[-1]))
-    init = pod.everything()[1]  # hands SIGTERM on, as in a pod
-    yield pause(lab, partial(pod.signal, signal.SIGTERM, init))
+    yield pause(lab, pod.processes()[-1].kill)
+    yield pause(lab, pod.init().terminate)
 
 
 def pause(lab: Lab, happens: Callable[[], object]) -> float:

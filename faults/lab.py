@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from faults.fault import PERIOD, Expected, until
 from faults.journal import Journal
@@ -98,73 +99,57 @@ class Pod:
         """The highest round number; 0 before the first round."""
         return max((number for number, *_ in self.rounds), default=0)
 
-    def agent(self) -> int:
-        """Return the launcher's process id in this machine's PID namespace."""
-        return self._find(lambda pid: command_line(pid).startswith(f"{sys.executable} -m trainer.launch"))
+    def processes(self) -> list[psutil.Process]:
+        """Parents first."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            own = psutil.Process(self.process.pid)
+            return [own, *own.children(recursive=True)]
+        return []
 
-    def worker(self) -> int:
-        return self._find(lambda pid: Path(f"/proc/{pid}/comm").read_text() == f"{WORKER}\n")
-
-    def everything(self) -> list[int]:
-        return descendants(self.process.pid)
-
-    def signal(self, number: int, *pids: int) -> None:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def kill(self) -> None:
-        """Kill the init process, and so the whole pod, as the loss of the machine does."""
-        self.signal(signal.SIGKILL, *(pid for pid in self.everything() if command_line(pid).startswith("tini")))
-        self.process.wait(20)
-
-    def _find(self, wanted: Callable[[int], bool]) -> int:
-        for pid in self.everything():
-            with contextlib.suppress(OSError):
-                if wanted(pid):
-                    return pid
+    def find(self, wanted: Callable[[psutil.Process], bool]) -> psutil.Process:
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                if wanted(process):
+                    return process
         raise LookupError(f"{self.name} runs no such process:\n{self.log[-2000:]}")
 
+    def init(self) -> psutil.Process:
+        """Its end ends the whole pod; it hands SIGTERM on."""
+        return self.find(lambda process: process.name() == "tini")
 
-def command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-    except OSError:
-        return ""
+    def agent(self) -> psutil.Process:
+        return self.find(lambda process: process.cmdline()[1:3] == ["-m", "trainer.launch"])
+
+    def worker(self) -> psutil.Process:
+        return self.find(lambda process: process.name() == WORKER)
+
+    def kill(self) -> None:
+        """End the whole pod, as the loss of its machine does."""
+        with contextlib.suppress(LookupError, psutil.NoSuchProcess):
+            self.init().kill()
+        self.process.wait(20)
 
 
-def descendants(pid: int) -> list[int]:
-    """List a process and all its descendants, parents first."""
-    found = [pid]
-    for each in found:
-        with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{each}/task"):
-                found += [int(child) for child in Path(f"/proc/{each}/task/{thread}/children").read_text().split()]
-    return found
-
-
-class Lab:
+class Lab(contextlib.ExitStack):
     """Everything that one fault needs. Leaving it ends every process and removes every namespace."""
 
     def __init__(self, folder: Path, dataset: Path) -> None:
+        super().__init__()
         self.folder, self._dataset, self._run = folder, dataset, folder / "run"
-        self._stack = contextlib.ExitStack()
         self.pods: list[Pod] = []
         self.faults: list[float] = []
+        """When something was broken."""
         self._etcd: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Lab:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.network = self._stack.enter_context(Network())
+        self.network = self.enter_context(Network())
         self.journal = Journal(self._run)
-        self._stack.callback(self._end)
+        self.callback(self._end)
         for name, number in (("etcd", ETCD), *((f"n{i}", FIRST + i) for i in range(MACHINES))):
             self.network.add(name, number)
         self.start_etcd()
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
     def _end(self) -> None:
         self.journal.end()
@@ -174,7 +159,7 @@ class Lab:
         self.kill_etcd()
 
     def start_etcd(self) -> None:
-        url = f"http://{self.network.machines['etcd']}:{ETCD_PORT}"
+        url = f"http://{self.network.addresses['etcd']}:{ETCD_PORT}"
         command = [*self.network.enter("etcd"), *etcd_command(self.folder / "etcd", url)]
         self._etcd = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -196,8 +181,8 @@ class Lab:
 
     def launch(self, machine: str, arguments: list[str]) -> list[str]:
         """What Python runs on a machine, to train with these settings."""
-        options = ["--local-addr", self.network.machines[machine], "--nnodes", NODES, "--rdzv-id", "job"]
-        options += ["--rdzv-endpoint", f"{self.network.machines['etcd']}:{ETCD_PORT}"]
+        options = ["--local-addr", self.network.addresses[machine], "--nnodes", NODES, "--rdzv-id", "job"]
+        options += ["--rdzv-endpoint", f"{self.network.addresses['etcd']}:{ETCD_PORT}"]
         return ["-m", "trainer.launch", *options, "--", *arguments]
 
     def start(self, count: int = 3, **settings: Any) -> list[Pod]:

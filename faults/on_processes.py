@@ -9,19 +9,35 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
-from faults.fault import PERIOD, expect, fault
-from faults.lab import Lab
+from faults.fault import PERIOD, expect
+from faults.lab import Lab, Pod
 
 
-@fault("worker SIGKILL")
-def worker_killed(lab: Lab) -> list[int]:
+def worker_hit(lab: Lab, number: int) -> list[int]:
     pods = lab.train()
-    pods[1].signal(signal.SIGKILL, pods[1].worker())
+    pods[1].worker().send_signal(number)
     return lab.ended(pods)
 
 
-@fault("node lost, no FIN", seconds=45)
+def frozen(lab: Lab, whole: bool) -> list[int]:
+    """Stop an agent while its worker and the others train on, for enough steps to notice the agent's silence, or all of
+    a pod, as when a machine hangs. They continue when the others are in another round."""
+    pods = lab.train(steps=400)
+    stopped = pods[1].processes() if whole else [pods[1].agent()]
+    for process in stopped:
+        process.suspend()
+    lab.until(lambda: pods[0].round >= 2, 40, "a round without what is frozen")
+    if whole:
+        lab.more_steps()
+    for process in stopped:
+        process.resume()
+    return lab.ended(pods)
+
+
 def node_lost(lab: Lab) -> list[int]:
     pods = lab.train()
     lost = pods.pop()
@@ -30,79 +46,61 @@ def node_lost(lab: Lab) -> list[int]:
     return codes
 
 
-@fault("worker SIGSTOP", seconds=45)
-def frozen_worker(lab: Lab) -> list[int]:
-    pods = lab.train()
-    pods[1].signal(signal.SIGSTOP, pods[1].worker())
-    return lab.ended(pods)
-
-
-@fault("agent SIGSTOP", seconds=45)
-def frozen_agent(lab: Lab) -> list[int]:
-    """Stop an agent while its worker and the others train on, for enough steps to notice the agent's silence."""
-    pods = lab.train(steps=400)
-    agent = pods[1].agent()
-    pods[1].signal(signal.SIGSTOP, agent)
-    lab.until(lambda: pods[0].round >= 2, 40, "a round without the frozen agent")
-    pods[1].signal(signal.SIGCONT, agent)
-    return lab.ended(pods)
-
-
-@fault("agent and worker SIGSTOP", seconds=45)
-def frozen_pod(lab: Lab) -> list[int]:
-    """Stop agent and worker, as when a machine hangs. They continue when the others are in another round."""
-    pods = lab.train()
-    pids = pods[1].everything()
-    pods[1].signal(signal.SIGSTOP, *pids)
-    lab.until(lambda: pods[0].round >= 2, 40, "a round without the frozen pod")
-    lab.more_steps()
-    pods[1].signal(signal.SIGCONT, *pids)
-    return lab.ended(pods)
-
-
-@fault("etcd away for 30 s", steps_lost=0, seconds=2)
-def etcd_killed(lab: Lab) -> list[int]:
-    """Stop etcd for 30 s, twice the time after which a silent member counts as lost."""
-    pods = lab.train(step=40, steps=400)
-    lab.kill_etcd()
-    time.sleep(30)
-    lab.start_etcd()
-    codes = lab.ended(pods)
-    expect(max(pod.round for pod in pods) == 1, "the outage cost a round")
-    return codes
-
-
-@fault("etcd away for 60 s and a worker SIGKILL", seconds=90)
-def etcd_killed_with_a_worker(lab: Lab) -> list[int]:
-    """Kill a worker while etcd is away for 60 s, as when its pod moves to another node. The new round must wait."""
-    pods = lab.train()
-    lab.kill_etcd()
-    pods[1].signal(signal.SIGKILL, pods[1].worker())
-    time.sleep(60)
-    lab.start_etcd()
-    return lab.ended(pods)
-
-
-@fault("rank 0's node lost three times", steps_lost=3 * PERIOD + 6, seconds=45)
 def first_host_lost_three_times(lab: Lab) -> list[int]:
     """Cut off the machine of rank 0, which also hosts the workers' store, three times."""
     pods = lab.start()
     for successor, step in ((3, 60), (4, 100), (5, 140)):  # between checkpoints
         lab.step(step)
-        current = max(pod.round for pod in pods)
-        first = next(pod for pod in pods if pod.round == current and pod.rounds[-1][-1] == 0)
+        first = first_host(pods)
         pods.remove(first)
         pods.append(lab.lose_machine(first, successor))
     return lab.ended(pods)
 
 
+def first_host(pods: list[Pod]) -> Pod:
+    """The pod with rank 0 of the newest round."""
+    newest = max(pod.round for pod in pods)
+    return next(pod for pod in pods if pod.round == newest and pod.rounds[-1][-1] == 0)
+
+
+def etcd_away(lab: Lab, seconds: float, worker_dies: bool) -> list[int]:
+    """Stop etcd for longer than the time after which a silent member counts as lost. With a worker that dies meanwhile,
+    as when its pod moves to another node, the new round must wait for it."""
+    pods = lab.train(steps=400)
+    lab.kill_etcd()
+    if worker_dies:
+        pods[1].worker().kill()
+    time.sleep(seconds)
+    lab.start_etcd()
+    codes = lab.ended(pods)
+    expect(worker_dies or max(pod.round for pod in pods) == 1, "the outage cost a round")
+    return codes
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    title: str
+    play: Callable[[Lab], list[int]]
+    """Breaks the training and waits for its end. Returns the exit codes of the pods that are left."""
+    steps_lost: int = PERIOD + 2
+    """How many steps may be repeated."""
+    seconds: float = 45
+    """The longest allowed time without an optimizer step after the fault, on an otherwise idle machine."""
+
+
 FAULTS = (
-    worker_killed,
-    node_lost,
-    frozen_worker,
-    frozen_agent,
-    frozen_pod,
-    etcd_killed,
-    etcd_killed_with_a_worker,
-    first_host_lost_three_times,
+    Fault("worker-killed", "worker SIGKILL", partial(worker_hit, number=signal.SIGKILL), seconds=30),
+    Fault("node-lost", "node lost, no FIN", node_lost),
+    Fault("frozen-worker", "worker SIGSTOP", partial(worker_hit, number=signal.SIGSTOP)),
+    Fault("frozen-agent", "agent SIGSTOP", partial(frozen, whole=False)),
+    Fault("frozen-pod", "agent and worker SIGSTOP", partial(frozen, whole=True)),
+    Fault("etcd-killed", "etcd away for 30 s", partial(etcd_away, seconds=30, worker_dies=False), 0, seconds=2),
+    Fault(
+        "etcd-killed-with-a-worker",
+        "etcd away for 60 s and a worker SIGKILL",
+        partial(etcd_away, seconds=60, worker_dies=True),
+        seconds=90,
+    ),
+    Fault("first-host-lost-three-times", "rank 0's node lost three times", first_host_lost_three_times, 3 * PERIOD + 6),
 )

@@ -39,11 +39,11 @@ def up(subject: Subject) -> str:
     minutes = (time.monotonic() - clock) / 60
     outputs = stack.outputs()
     if command := outputs.get("credentialsCommand"):
-        stack.done(shlex.split(command))
+        stack.change(shlex.split(command))
     state.notes["gpuCheck"] = json.loads(outputs.get("gpuCheck") or "{}")
     version: Any = client.VersionApi(subject.api()).get_code()
     state.notes["kubernetes"] = version.git_version
-    state.notes["pulumi"] = stack.done(["pulumi", "version"]).strip().splitlines()[-1]
+    state.notes["pulumi"] = stack.run(["pulumi", "version"]).stdout.strip()
     return f"{counted(len(stack.resources()), 'resource')} in {minutes:.1f} min"
 
 
@@ -102,7 +102,7 @@ def training(subject: Subject) -> str:
 
     def fallen() -> Any:
         found = subject.training()
-        subject.say(f"step {found.figures.get('step', '-')}, loss {found.figures.get('loss', '-')}")
+        subject.stack.say(f"step {found.figures.get('step', '-')}, loss {found.figures.get('loss', '-')}")
         return found if found.figures.get("loss", guess) < guess - FALL else None
 
     last = subject.until(fallen, 1200, f"a loss below {guess - FALL:.1f}")

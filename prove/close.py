@@ -25,7 +25,6 @@ def no_changes(subject: Subject) -> str:
 
 def destroy(subject: Subject) -> str:
     stack, state = subject.stack, subject.state
-    subject.holding = False
     if not stack.exists():
         state.billed_to = state.billed_from and time.time()
         raise Cannot("there is no stack, nothing was made")
@@ -57,12 +56,11 @@ def _tidy(subject: Subject) -> str:
 def _empty_volume(subject: Subject) -> None:
     runs = [subject.state.notes["run"], f"{subject.state.notes['run']}-own"]
     folders = [f"{DATA}/{OWN}", *map(run_folder, runs), *map(dataset_folder, runs)]
-    with own_pod(subject.target(), subject.say) as pod:
+    with own_pod(subject.target(), subject.stack.say) as pod:
         pod.run("rm", "-rf", *folders)
 
 
 def leftovers(subject: Subject) -> str:
-    subject.holding = False
     if subject.state.is_up:
         raise AssertionError("the stack was not destroyed")
     cloud = proof_of(subject.config)

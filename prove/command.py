@@ -10,26 +10,25 @@ import fcntl
 import math
 import signal
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from pulumi import automation
 
 from bench import page
 from cli import CommandError, last_line
 from cli.target import PROOF, StackName, enter_local
 from faults import on_pods
+from faults.fault import Expected
+from faults.stack import stop_signals
 from infra.config import ConfigError
 from infra.cost import estimate
 from infra.finding import NoAnswer
 from infra.private import private_folder
 from infra.stackfiles import stack_file_values
 from prove import bring_up, close, report, volume
-from prove.engine import State, Step, load, play
+from prove.engine import State, Step, load, now, play
 from prove.report import Screen
-from prove.stack import stop_signals
 from prove.subject import Subject
 
 LOCAL = "trainyard-local"
@@ -94,10 +93,11 @@ def prove(
             ) from None
         try:
             state = _state(stack, short, destroy, folder)
+            state.limit_usd = limit_usd
             screen = Screen(state, len(steps(state.short)))
-            subject = Subject(stack, state, folder, limit_usd, screen.say, held=(lock.fileno(),))
+            subject = Subject(stack, state, screen.say, held=(lock.fileno(),))
             return _prove(subject, screen, destroy, report_to)
-        except (ConfigError, automation.CommandError, NoAnswer) as error:
+        except (ConfigError, Expected, NoAnswer) as error:
             # The proof's own stack does not exist yet; its settings come from the user's.
             raise Refused(last_line(str(error)).replace(f"--stack {PROOF}{stack}", f"--stack {stack}")) from None
 
@@ -120,24 +120,24 @@ def _state(stack: str, short: bool, destroy: bool, folder: Path) -> State:
         raise Refused(
             f"--stack {stack}: the run begun at {known_state.begun} has not finished; give --destroy to remove it"
         )
-    return State(stack, short=short, begun=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+    return State(stack, folder / "state.json", short=short, begun=now())
 
 
 def _prove(subject: Subject, screen: Screen, destroy: bool, report_to: Path) -> int:
-    state, stack, folder = subject.state, subject.name, subject.folder
+    state, stack = subject.state, subject.name
     if not destroy:
         if subject.stack.resources():
             name = subject.stack.name
             raise Refused(f"stack {name} has resources but no recorded run; first: trainyard down --stack {name}")
         _refuse_what_costs_more(subject)
         state.notes |= {"load": page.load(), "commit": report.commit()}
-    subject.save()
+    state.save()
     played = tuple(step for step in steps(state.short) if step.closing or not destroy)
     if screen.console.is_terminal:
-        screen.console.print(f"Proof of {stack} as stack {subject.stack.name}; log: {folder / 'log.txt'}")
+        screen.console.print(f"Proof of {stack} as stack {subject.stack.name}; log: {subject.folder / 'log.txt'}")
     try:
         with stop_signals(signal.default_int_handler):
-            good = play(played, subject, screen)
+            good = play(played, state, subject, screen)
     except KeyboardInterrupt:
         screen.close()
         print(f"\nInterrupted. {_what_is_there(subject)}", file=sys.stderr)
@@ -147,13 +147,13 @@ def _prove(subject: Subject, screen: Screen, destroy: bool, report_to: Path) -> 
     if state.is_up:
         print(_what_is_there(subject))
     else:
-        (folder / "state.json").unlink(missing_ok=True)
+        state.file.unlink(missing_ok=True)
     return 0 if good else 1
 
 
 def _refuse_what_costs_more(subject: Subject) -> None:
     """Refuse a run that the cost limit would cut off in the middle."""
-    rate, limit = subject.state.usd_per_hour, subject.limit_usd
+    rate, limit = subject.state.usd_per_hour, subject.state.limit_usd
     if not rate:
         return
     if limit < rate == math.inf:

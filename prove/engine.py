@@ -7,13 +7,14 @@ which is not a pass, and anything else where the claim does not hold.
 from __future__ import annotations
 
 import json
+import math
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from faults.fault import Cannot
 
@@ -51,6 +52,7 @@ class State:
     """The state of a run; kept in a file, so that another process can destroy what it has made."""
 
     stack: str
+    file: Path
     short: bool = False
     begun: str = ""
     billed_from: float | None = None
@@ -59,6 +61,9 @@ class State:
     """Unix time when the last one was gone."""
     usd_per_hour: float = 0
     """At full size: the upper bound that the limit is checked against."""
+    limit_usd: float = math.inf
+    limited: bool = True
+    """Whether the limit holds: not while the run destroys."""
     ended_by: str = ""
     """Why not every step was played."""
     results: dict[str, Result] = field(default_factory=dict)
@@ -75,11 +80,16 @@ class State:
     def is_up(self) -> bool:
         return self.billed_from is not None and self.billed_to is None
 
-    def save(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        half = path.with_suffix(".half")
-        half.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
-        half.replace(path)
+    def check_limit(self) -> None:
+        """Raises OverLimit."""
+        if self.limited and self.spent() > self.limit_usd:
+            raise OverLimit(f"--limit-usd {self.limit_usd:g} is reached: up to {self.spent():.2f} USD are spent")
+
+    def save(self) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        half = self.file.with_suffix(".half")
+        half.write_text(json.dumps(asdict(self) | {"file": None}, indent=1), encoding="utf-8")
+        half.replace(self.file)
 
 
 def load(path: Path) -> State | None:
@@ -88,50 +98,32 @@ def load(path: Path) -> State | None:
         told: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return None
-    told["results"] = {name: Result(**each) for name, each in told["results"].items()}
-    return State(**told)
+    results = {name: Result(**each) for name, each in told["results"].items()}
+    return State(**told | {"results": results, "file": path})
 
 
-class Subject(Protocol):
-    """What the steps are played on."""
-
-    state: State
-    limit_usd: float
-
-    def save(self) -> None: ...
-
-
-def check_limit(state: State, limit_usd: float) -> None:
-    """Raises OverLimit."""
-    if state.spent() > limit_usd:
-        raise OverLimit(f"--limit-usd {limit_usd:g} is reached: up to {state.spent():.2f} USD are spent")
-
-
-def play(steps: Sequence[Step], subject: Subject, screen: Any) -> bool:
-    """Play the steps; True when nothing failed. `screen` (report.Screen) shows each.
+def play(steps: Sequence[Step], state: State, subject: Any, screen: Any) -> bool:
+    """Play the steps on a subject; True when nothing failed. `screen` (report.Screen) shows each.
 
     KeyboardInterrupt passes through: the state says how far the run came.
     """
-    state = subject.state
     state.ended_by = ""
     for step in steps:
         if state.ended_by and not step.closing:
             state.results[step.name] = Result("not played", state.ended_by)
         else:
-            _play(step, subject, screen)
-        subject.save()
+            _play(step, state, subject, screen)
+        state.save()
     return not state.ended_by and all(result.verdict != "failed" for result in state.results.values())
 
 
-def _play(step: Step, subject: Subject, screen: Any) -> None:
-    state, clock = subject.state, time.monotonic()
-    result = Result("failed", "interrupted", begun=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
-    state.results[step.name] = result
+def _play(step: Step, state: State, subject: Any, screen: Any) -> None:
+    result, clock = Result("failed", "interrupted", begun=now()), time.monotonic()
+    state.results[step.name], state.limited = result, not step.closing
     screen.begin(step)
     try:
-        if not step.closing:
-            check_limit(state, subject.limit_usd)
-        subject.save()
+        state.check_limit()
+        state.save()
         result.evidence = _line(step.play(subject))
         result.verdict = "passed"
     except Cannot as reason:
@@ -144,10 +136,14 @@ def _play(step: Step, subject: Subject, screen: Any) -> None:
         state.notes.setdefault("tracebacks", {})[step.name] = traceback.format_exc()
     finally:
         result.seconds = round(time.monotonic() - clock, 1)
-        subject.save()
+        state.save()
     if result.verdict == "failed" and step.needed and not state.ended_by:
         state.ended_by = f"{step.name} failed"
     screen.end(step, result)
+
+
+def now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _line(what: object) -> str:

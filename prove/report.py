@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from bench.page import describe, table
 from infra.clouds import cloud_of
 from infra.config import StackConfig
 from infra.stackfiles import ROOT
-from prove.engine import Result, State, Step, Verdict
+from prove.engine import Result, State, Step, Verdict, now
 from trainer.plain import plain
 
 FOLDER = ROOT / "bench" / "results"
@@ -115,7 +115,7 @@ def write(stack: str, steps: tuple[Step, ...], state: State, told: dict[str, str
         "stack": stack,
         "short": state.short,
         "verdict": verdict(state),
-        "ended": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "ended": now(),
         **told,
         "usd": round(state.spent(), 2),
         "steps": results,

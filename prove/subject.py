@@ -7,21 +7,21 @@ touched. Every wait here ends at the cost limit.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from cli.target import PROOF
 from faults.cluster import Cluster
+from faults.stack import Stack
 from infra.config import StackConfig
 from infra.cost import estimate
 from infra.parse import cluster_kind
 from infra.stackfiles import stack_file_values
 from infra.trainings import KEYS
-from prove.engine import State, check_limit
-from prove.stack import Proved
+from prove.engine import State
 
 MAX_HOURS = 6
 """Limit of a proof's training, in case the proof dies: three times what a proof takes."""
@@ -30,55 +30,37 @@ LONG = 1_000_000
 
 
 class Subject(Cluster):
-    """The stack that the steps are played on. `held`: files that its commands keep open."""
+    """The stack that the steps are played on. `say` shows a wait; its commands keep the files `held` open."""
 
-    stack: Proved
-
-    def __init__(
-        self,
-        stack: str,
-        state: State,
-        folder: Path,
-        limit_usd: float,
-        say: Callable[[str], None],
-        held: tuple[int, ...] = (),
-    ) -> None:
-        self.name, self.state, self.folder, self.limit_usd, self._say = stack, state, folder, limit_usd, say
+    def __init__(self, stack: str, state: State, say: Callable[[str], None], held: tuple[int, ...] = ()) -> None:
+        self.name, self.state, self.folder = stack, state, state.file.parent
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.holding = True
-        """Whether the cost limit is checked: not during destroy."""
         values = overridden(stack_file_values(stack), stack, state)
         if cluster_kind(values) != "existing":
             # The user has no use for this cluster's credentials: leave their kubeconfig alone.
-            os.environ["KUBECONFIG"] = str(folder / "kubeconfig")
-        super().__init__(Proved(PROOF + stack, folder, dict(os.environ), values, tick=self.tick, say=say, held=held))
+            os.environ["KUBECONFIG"] = str(self.folder / "kubeconfig")
+        super().__init__(Stack(PROOF + stack, self.folder, dict(os.environ), values, state.check_limit, say, held))
         state.usd_per_hour = state.usd_per_hour or hourly(self.config)
         if state.usd_per_hour and "values" not in state.notes:
             # A dead proof checks no limit, so the training must end by itself.
-            hours = min(MAX_HOURS, max(1, limit_usd / state.usd_per_hour))
+            hours = min(MAX_HOURS, max(1, state.limit_usd / state.usd_per_hour))
             self.stack.write(job={"maxHours": round(hours, 1)})
 
-    def tick(self) -> None:
-        if self.holding:
-            check_limit(self.state, self.limit_usd)
-
-    def say(self, text: str) -> None:
-        self._say(text)
-
-    def save(self) -> None:
-        self.state.save(self.folder / "state.json")
+    def tool(self, command: str, *arguments: str) -> str:
+        """Run a command of trainyard on the stack, which must succeed."""
+        return self.stack.change([sys.executable, "-m", "cli", command, "--stack", self.stack.name, *arguments])
 
     def up(self, **sections: dict[str, Any]) -> None:
         self.stack.write(**sections)
         self.state.notes["values"] = self.stack.values
-        self.save()
+        self.state.save()
         super().up()
 
     def cordon(self, node: str, closed: bool) -> None:
         """Noted in the state, so that a later process opens what a killed one has closed."""
         if closed:
             self.state.notes["cordoned"] = node
-            self.save()
+            self.state.save()
         super().cordon(node, closed)
         if not closed:
             self.state.notes.pop("cordoned", None)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+import sys
 import time
 
 from cli import last_line
 from cli.pods import Pod, kubectl_of, own_pod
 from faults.fault import expect
 from infra.stackfiles import ROOT
-from prove.stack import PYTHON
 from prove.subject import Subject
 from trainer.contract import DONE
 from trainer.plain import counted
@@ -35,7 +35,7 @@ print(json.dumps({"parameters": model.num_parameters(), "finite": bool(out.isfin
 def shared(subject: Subject) -> str:
     """Write and read in both directions between a worker and the pod that commands use, on two nodes if it can be."""
     target = subject.target()
-    with own_pod(target, subject.say) as pod:
+    with own_pod(target, subject.stack.say) as pod:
         node = subject.core.read_namespaced_pod(pod.name, target.namespace).spec.node_name
         workers = subject.worker_pods()
         worker = next((each for each in workers if each["spec"]["nodeName"] != node), workers[0])
@@ -71,7 +71,7 @@ def own_data(subject: Subject) -> str:
     source.mkdir(exist_ok=True)
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         shutil.copy(page, source / f"{page.stem}.txt")
-    subject.stack.tool("upload", str(source), "--to", OWN)
+    subject.tool("upload", str(source), "--to", OWN)
     run = f"{subject.state.notes['run']}-own"
     steps = 20 if subject.state.short else 40
     subject.up(
@@ -79,7 +79,7 @@ def own_data(subject: Subject) -> str:
         job={"name": run},
         training={"steps": steps, "evaluation": {"every": steps, "batches": 4}},
     )
-    subject.stack.tool("follow")
+    subject.tool("follow")
     files = counted(len(list(source.iterdir())), "file")
     return f"{files} uploaded, tokenised in the cluster, {counted(steps, 'step')} on them"
 
@@ -87,18 +87,18 @@ def own_data(subject: Subject) -> str:
 def model_out(subject: Subject) -> str:
     folder = subject.folder / "run"
     shutil.rmtree(folder, ignore_errors=True)
-    subject.stack.tool("fetch", "--to", str(folder))
+    subject.tool("fetch", "--to", str(folder))
     done = json.loads((folder / DONE).read_text("utf-8"))
     before, after = done["initial_validation_loss"], done["validation_loss"]
     expect(after < before, f"the validation loss went from {before:.2f} to {after:.2f}")
-    where, loaded = "here", subject.stack.run([PYTHON, "-c", LOAD, str(folder / "model")])
-    if "No module named" in loaded.stdout:
+    loaded = subject.stack.run([sys.executable, "-c", LOAD, str(folder / "model")])
+    where, code, said = "here", loaded.returncode, loaded.stderr + loaded.stdout
+    if "No module named" in said:
         where = "in a pod, for this machine has no transformers"
-        with own_pod(subject.target(), subject.say) as pod:
+        with own_pod(subject.target(), subject.stack.say) as pod:
             code, said = pod.run("python3", "-c", LOAD, f"{done['checkpoint']}/model")
-        loaded.returncode, loaded.stdout = code, said
-    expect(loaded.returncode == 0, f"transformers does not load it: {last_line(loaded.stdout)}")
-    found = json.loads(next(line for line in reversed(loaded.stdout.splitlines()) if line.startswith("{")))
+    expect(code == 0, f"transformers does not load it: {last_line(said)}")
+    found = json.loads(next(line for line in reversed(said.splitlines()) if line.startswith("{")))
     expect(found["finite"], "its logits are not finite")
     return (
         f"validation loss {before:.2f} to {after:.2f}; {found['architecture']} of {found['parameters']:,} parameters "

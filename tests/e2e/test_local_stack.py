@@ -107,4 +107,4 @@ def test_destroy_leaves_no_object(stack: Stack) -> None:
     assert "NotFound" in stack.kubectl("get", "namespace", stack.namespace).stderr
     # A provisioner deletes a volume after its claim.
     until(lambda: stack.namespace not in stack.kubectl("get", "persistentvolumes").stdout, 200, "no volume is left")
-    assert not (stack.engine().export_stack().deployment or {}).get("resources")
+    assert not stack.resources()

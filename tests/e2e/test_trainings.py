@@ -18,8 +18,8 @@ import pytest
 from kubernetes import client
 
 from cli.cluster import as_json, connect
-from faults.cluster import ETCD
 from faults.fault import until
+from faults.on_pods import ETCD
 from faults.stack import Stack
 from local import paths
 from tests.e2e.conftest import succeed, tool

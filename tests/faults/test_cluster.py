@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cli.training_status import TrainingStatus as Training
-from faults.cluster import Cluster
+from faults.cluster import Cluster, Pods
 from faults.fault import Expected
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
@@ -25,6 +26,7 @@ class Played(Cluster):
 
     def __init__(self, looks: list[Training], uids: list[str]) -> None:
         self.looks, self.uids, self.status = looks, uids, dict[str, Any]()
+        self.stack: Any = SimpleNamespace(say=lambda _: None)
         self.config = parse(stack_file_values("local"), "local")
         self.count = len(uids)
 
@@ -48,9 +50,12 @@ def broken(looks: list[Training], after: list[str], **status: Any) -> str:
     """Break the last of the workers. after: the pods that are there then."""
     before = [told(1, 5, len(after) or 1)] * 2
     place = Played([*before, *looks], [f"old-{at}" for at in range(len(after) or 1)])
-    place._breaks(place.train()[-1:], "broken")
-    place.uids, place.status = after, status
-    return place.recovered()
+
+    def breaks(pods: Pods) -> tuple[Pods, str]:
+        place.uids, place.status = after, status
+        return pods[-1:], "broken"
+
+    return place.survive(breaks)
 
 
 ONE, TWO = ([told(2, step, workers) for step in (4, 5)] for workers in (1, 2))

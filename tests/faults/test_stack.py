@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from pulumi import automation
 
+from faults.fault import Expected
 from faults.stack import Stack
 from infra.stackfiles import ROOT
 from local import environment
@@ -34,10 +34,10 @@ def test_a_stack_is_made_previewed_and_removed_and_the_selected_one_stays(tmp_pa
     stack.init()
     assert (stack.exists(), stack.resources(), stack.outputs()) == (True, [], {})
     assert "kubernetes:batch/v1:Job training create" in stack.preview()
-    with pytest.raises(automation.CommandError, match="no changes were expected"):
+    with pytest.raises(Expected, match="no changes were expected"):
         stack.preview(expect_no_changes=True)
     stack.write(workers={"coutn": 3})  # from the file that the stack wrote, beside the user's
-    with pytest.raises(automation.CommandError, match="invalid configuration of stack driven"):
+    with pytest.raises(Expected, match="invalid configuration of stack driven"):
         stack.up()
     stack.destroy()
     stack.remove()

@@ -20,8 +20,7 @@ case "$*" in
   version) echo 3.200.0;;
   *"up --yes"*) begun;;
   *cancel*) echo unlocked;;
-  *"stack export"*) cat "$STATE";;
-  *) test -f "$STATE" || { echo "error: no stack named 'x' found" >&2; exit 255; };;
+  *"stack export"*) test -e "$STATE" || { echo "error: no stack named 'x' found" >&2; exit 255; }; cat "$STATE";;
 esac
 """
 

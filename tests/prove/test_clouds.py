@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -26,7 +27,7 @@ INSTANCE = "projects/my-project/zones/us-central1-a/instances/gke-prove-1"
 
 
 def config(stack: str) -> StackConfig:
-    return parse(overridden(stack_file_values(stack), stack, State(stack)), f"prove-{stack}")
+    return parse(overridden(stack_file_values(stack), stack, State(stack, Path())), f"prove-{stack}")
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:

@@ -14,21 +14,20 @@ from typing import Any
 import pytest
 
 from cli.__main__ import main
-from faults.fault import until
+from faults.fault import Expected, until
 from faults.stack import Stack
 from infra.stackfiles import ROOT
 from prove import close
-from prove.stack import Proved
 
 #: A proof that holds its lock and only runs `pulumi up`.
 DRIVER = """
 import fcntl, os, signal, sys
 from pathlib import Path
-from prove.stack import Proved, stop_signals
+from faults.stack import Stack, stop_signals
 folder = Path(sys.argv[1])
 lock = open(folder / "lock", "w")
 fcntl.flock(lock, fcntl.LOCK_EX)
-stack = Proved("prove-x", folder, dict(os.environ), {"cluster": {}}, held=(lock.fileno(),))
+stack = Stack("prove-x", folder, dict(os.environ), {"cluster": {}}, held=(lock.fileno(),))
 with stop_signals(signal.default_int_handler):
     stack.up()
 """
@@ -80,22 +79,30 @@ def test_the_pulumi_of_a_killed_proof_keeps_the_next_proof_out_until_it_has_ende
 
 
 def test_a_failed_command_says_its_last_lines(tmp_path: Path) -> None:
-    stack = Proved("prove-x", tmp_path, dict(os.environ), {"cluster": {}})
-    with pytest.raises(Exception, match="ended with 3: error: it is broken"):
-        stack.done(["sh", "-c", "echo error: it is broken; exit 3"])
+    stack = Stack("prove-x", tmp_path, dict(os.environ), {"cluster": {}})
+    with pytest.raises(Expected, match="ended with 3: error: it is broken"):
+        stack.change(["sh", "-c", "echo error: it is broken; exit 3"])
 
 
-@pytest.mark.parametrize("kind", [Stack, Proved])
+def test_a_stack_of_which_nothing_is_known_is_not_taken_for_one_that_is_gone(pulumi: Path, tmp_path: Path) -> None:
+    """A destroy would say that nothing was made, and a bill would end."""
+    stack = Stack("prove-x", tmp_path, dict(os.environ), {"cluster": {}})
+    assert not stack.exists()
+    pulumi.mkdir()
+    with pytest.raises(Expected, match=r"stack export --stack ended with 1: cat: .*Is a directory"):
+        stack.exists()
+
+
 def test_nothing_of_a_protected_stack_is_destroyed_and_its_volume_is_not_emptied(
-    kind: type[Stack], pulumi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pulumi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     urn = "urn:pulumi:prove-x::trainyard::gcp:compute/disk:Disk::data"
     protected = {"urn": urn, "type": "gcp:compute/disk:Disk", "protect": True}
     pulumi.write_text(json.dumps({"version": 3, "deployment": {"resources": [protected]}}))
     emptied, changed = [], []
     monkeypatch.setattr(close, "_tidy", emptied.append)
-    monkeypatch.setattr(kind, "change", lambda self, *command: changed.append(command[0]))
-    stack = kind("prove-x", tmp_path, dict(os.environ), {"cluster": {}})
+    monkeypatch.setattr(Stack, "change", lambda self, command: changed.append(command[1]))
+    stack = Stack("prove-x", tmp_path, dict(os.environ), {"cluster": {}})
     subject: Any = SimpleNamespace(stack=stack, state=None)
     for destroy in (stack.destroy, stack.remove, lambda: close.destroy(subject)):
         with pytest.raises(AssertionError, match="its state protects gcp:compute/disk:Disk data"):

@@ -23,7 +23,7 @@ from review.recording import record
 
 @pytest.mark.parametrize("stack", stacks())
 def test_every_stack_can_be_proved(stack: str, local_kubeconfig: Path) -> None:
-    state = State(stack)
+    state = State(stack, Path())
     values = overridden(stack_file_values(stack), stack, state)
     config = parse(values, f"prove-{stack}")
     assert config.training.steps == LONG
@@ -36,12 +36,12 @@ def test_every_stack_can_be_proved(stack: str, local_kubeconfig: Path) -> None:
     assert config.nodes is None or len(f"{config.name}-nodes") <= 30
     if config.nodes is None:  # those of clouds are declared below, where their minutes are counted
         record(f"prove-{stack}", values)
-    assert overridden({}, stack, State(stack, notes={"values": values})) == values
+    assert overridden({}, stack, State(stack, Path(), notes={"values": values})) == values
 
 
 def test_the_machines_and_the_model_are_those_of_the_stack() -> None:
     given = stack_file_values("gcp-a100")
-    changed = overridden(given, "gcp-a100", State("gcp-a100"))
+    changed = overridden(given, "gcp-a100", State("gcp-a100", Path()))
     for key in ("machineType", "consumption", "max"):
         assert changed["nodes"][key] == given["nodes"][key]
     for key in ("model", "precision", "engine", "microBatch", "tokensPerStep", "sequenceLength"):
@@ -52,7 +52,7 @@ def test_the_machines_and_the_model_are_those_of_the_stack() -> None:
 def test_a_training_that_begins_with_weights_is_proved_without_them() -> None:
     given = {"training": {"task": "distillation", "model": {"name": "gpt2"}}}
     given["training"]["distillation"] = {"teacher": "gpt2"}
-    config = parse(overridden({"cluster": {"context": "x"}, **given}, "x", State("x")), "prove-x")
+    config = parse(overridden({"cluster": {"context": "x"}, **given}, "x", State("x", Path())), "prove-x")
     assert (config.training.model.size, config.training.distillation.teacher) == ("micro", "")
 
 
@@ -60,14 +60,14 @@ def test_a_training_that_begins_with_weights_is_proved_without_them() -> None:
     ("tokenizer", "kept"), [("train:1024", {"tokenizer": "train:1024"}), ("Qwen/Qwen2.5-0.5B", {})]
 )
 def test_the_stacks_own_vocabulary_is_proved_where_it_needs_no_web(tokenizer: str, kept: dict[str, str]) -> None:
-    state = State("x")
+    state = State("x", Path())
     changed = overridden({"dataset": {"input": ["mine"], "tokenizer": tokenizer}}, "x", state)
     assert changed["dataset"] == {"name": state.notes["run"], "input": ["sample"], **kept}
 
 
 @pytest.mark.parametrize("stack", [name for name in stacks() if name.endswith("-smoke")])
 def test_the_smallest_stacks_are_proved_for_two_dollars(stack: str) -> None:
-    values = overridden(stack_file_values(stack), stack, State(stack))
+    values = overridden(stack_file_values(stack), stack, State(stack, Path()))
     assert 0 < hourly(parse(values, f"prove-{stack}")) * command.MINUTES / 60 < 2
 
 
@@ -86,7 +86,7 @@ def test_the_training_of_a_proof_that_died_ends_near_its_limit(
     limit_usd: float, hours: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", "")
-    subject = Subject("gcp-a100", State("gcp-a100"), tmp_path, limit_usd, print)
+    subject = Subject("gcp-a100", State("gcp-a100", tmp_path / "state.json", limit_usd=limit_usd), print)
     assert 59 < subject.state.usd_per_hour < 60
     assert subject.stack.values["job"]["maxHours"] == hours
     assert f"maxHours: {hours}" in subject.stack.config.read_text()
@@ -143,19 +143,19 @@ def test_a_machine_without_a_price_has_no_limit_to_hold(
     values = stack_file_values("gcp-a100")
     values["nodes"] = {"machineType": "a3-highgpu-1g", "consumption": "spot", "max": 1}
     monkeypatch.setattr("prove.subject.stack_file_values", lambda _: values)
-    state = State("gcp-a100")
-    subject = Subject("gcp-a100", state, tmp_path / "run", 5, print)
+    state = State("gcp-a100", tmp_path / "state.json", limit_usd=5)
+    subject = Subject("gcp-a100", state, print)
     said = r"no list price is known for .*a3-highgpu-1g.* \(infra/gke/prices.yaml\).*; give --limit-usd inf"
     with pytest.raises(command.Refused, match=said):
         command._refuse_what_costs_more(subject)
-    subject.limit_usd = float("inf")
+    state.limit_usd = float("inf")
     command._refuse_what_costs_more(subject)
 
 
 def test_a_doctor_that_stops_the_proof_names_the_stack_that_the_user_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subject = Subject("gcp-smoke", State("gcp-smoke"), tmp_path / "run", 5, print)
+    subject = Subject("gcp-smoke", State("gcp-smoke", tmp_path / "state.json"), print)
     fix = "pulumi config set --stack prove-gcp-smoke --path gke.project ID"
     monkeypatch.setattr("prove.bring_up.diagnose", lambda *_: [problem("gke.project", "is still a placeholder", fix)])
     with pytest.raises(AssertionError, match=r"--stack gcp-smoke --path gke\.project"):
@@ -170,7 +170,7 @@ def test_what_another_stack_has_is_no_leftover(monkeypatch: pytest.MonkeyPatch) 
     found = {"items": [{"metadata": {"name": name}} for name in (*own, *others)]}
     monkeypatch.setattr("prove.close.as_json", lambda ask: found)
     monkeypatch.setattr("prove.close.connect", lambda *_: None)
-    values = overridden(stack_file_values("local"), "local", State("local"))
+    values = overridden(stack_file_values("local"), "local", State("local", Path()))
     config = parse({**values, "cluster": {**values["cluster"], "namespace": "trainyard-prove-local"}}, "prove-local")
     subject: Any = SimpleNamespace(config=config)
     left = close._objects(subject)[1]
@@ -185,13 +185,13 @@ def test_a_stack_that_is_there_is_not_touched(pulumi: Path, refused: Prove, tmp_
 
 
 def test_a_run_that_is_not_at_its_end_is_not_begun_anew(refused: Prove, tmp_path: Path) -> None:
-    State("gcp-c3", begun="2026-11-22", billed_from=1.0).save(tmp_path / "state.json")
+    State("gcp-c3", tmp_path / "state.json", begun="2026-11-22", billed_from=1.0).save()
     told = refused("--stack", "gcp-c3", "--folder", str(tmp_path))
     assert "the run begun at 2026-11-22 has not finished; give --destroy to remove it" in told
 
 
 def test_the_report_has_every_step_for_people_and_for_programs(tmp_path: Path) -> None:
-    state = State("local", begun="2026-11-22T06:00:00Z")
+    state = State("local", Path(), begun="2026-11-22T06:00:00Z")
     state.results = {step.name: Result("passed", f"{step.name} | seen", 61.0) for step in STEPS}
     state.results["accelerators"] = Result("cannot", "the stack asks for no accelerators")
     path = report.write("local", steps(short=False), state, {"date": "2026-11-22"}, tmp_path)
