@@ -7,8 +7,8 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,16 +20,13 @@ from cli import CommandError
 from cli.target import Target
 from infra.api_client import NoCredentials, api_client
 from trainer.contract import STOPPED
-from trainer.plain import counted
 from trainer.record import Record, of_line
-from trainer.requeue import held, rest
-from workloads.layout import TRAINING as LABEL
+from trainer.requeue import rest
 from workloads.scheduling import unscheduled, with_remedy
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 JOB = "batch.kubernetes.io/job-name="
 """Prefix of the label selector for a Job's pods; the Job's name follows."""
-STARTED = ("Running", "Succeeded", "Failed")
 TRAINED = "trainyard/trained"
 """Annotation of a Job whose last step was done while `trainyard stop` ended its pods: when. The Job itself does not
 count the success of a pod that it has told to leave."""
@@ -37,14 +34,8 @@ LOG_LINES = 1000
 """Lines read from the end of a log for the newest record: beside it libraries may warn by the hundred."""
 AT_ONCE = 16
 """Logs that are read in parallel."""
-
-
-#: Seconds beyond its grace period after which a deleted pod's kubelet is not just slow.
-OVERDUE_SECONDS = 60
-#: By it the pod garbage collector frees the pods of a node that is off (docs: Non-graceful node shutdown, 2026-11-25).
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
-#: Selects the training's Job (workloads/objects.py, component).
-TRAINING = "app.kubernetes.io/name=trainyard,app.kubernetes.io/component=trainer"
+"""By it the pod garbage collector frees pods of a node that is off (docs: Non-graceful node shutdown, 2026-11-25)."""
 
 
 class SilentError(CommandError):
@@ -141,59 +132,38 @@ class TrainingJob:
     def refusal(self) -> str:
         """Why the cluster refused the Job's newest pod, such as a quota or a security policy; empty: it did not."""
         selector = f"involvedObject.kind=Job,involvedObject.name={self.name},reason=FailedCreate"
-        try:
+        with suppress(ApiException, urllib3.exceptions.HTTPError):  # not everybody may read events
             found = as_json(self.core.list_namespaced_event, self.namespace, field_selector=selector)["items"]
-        except (ApiException, urllib3.exceptions.HTTPError):
-            return ""  # not everybody may read events
-        newest = max(found, key=lambda event: event.get("lastTimestamp") or "", default={})
-        return " ".join(newest.get("message", "").split())
+            newest = max(found, key=lambda event: event.get("lastTimestamp") or "", default={})
+            return " ".join(newest.get("message", "").split())
+        return ""
 
     def silent_nodes(self, pods: list[dict[str, Any]]) -> dict[str, datetime]:
-        """The nodes of these pods whose kubelet has stopped to answer -> since when.
-
-        Only pods that are unready or overdue lie on such a node. Not everybody may read nodes: then a pod that is to
-        be gone for OVERDUE_SECONDS says the same of its node.
-        """
-        found: dict[str, datetime | None] = {}
-        for node, waiting in _doubtful(pods).items():
-            due = min(filter(None, (moment(pod["metadata"].get("deletionTimestamp")) for pod in waiting)), default=None)
-            try:
-                conditions = as_json(self.core.read_node, node)["status"].get("conditions") or []
-            except (ApiException, urllib3.exceptions.HTTPError) as error:
-                overdue = due is not None and (datetime.now(UTC) - due).total_seconds() > OVERDUE_SECONDS
-                found[node] = due if overdue and getattr(error, "status", 0) == 403 else None
-                continue
-            ready = next((each for each in conditions if each["type"] == "Ready"), {})
-            found[node] = moment(ready.get("lastTransitionTime")) if ready.get("status") == "Unknown" else None
-        return {node: since for node, since in found.items() if since}
-
-    def successor(self) -> TrainingJob | None:
-        """The newest Job of this training, which another `pulumi up` has made in place of this one."""
-        own = self.target.training
-        selector = f"{TRAINING},{LABEL}={own}" if own else f"{TRAINING},!{LABEL}"
-        with asking(f"the Jobs of {self.namespace}"):
-            found = as_json(self.batch.list_namespaced_job, self.namespace, label_selector=selector)["items"]
-        alive = [job["metadata"] for job in found if not job["metadata"].get("deletionTimestamp")]
-        newest = max(alive, key=lambda job: job.get("creationTimestamp") or "", default=None)
-        # Nobody has told which run it goes on with.
-        return replace(self, target=replace(self.target, job=newest["name"], run_directory=None)) if newest else None
+        """The nodes of these pods whose kubelet has stopped to answer -> since when."""
+        found = {}
+        for node in {pod["spec"]["nodeName"] for pod in pods if _is_doubtful(pod)}:
+            with suppress(
+                ApiException, urllib3.exceptions.HTTPError
+            ):  # not everybody may read nodes, and one may be gone
+                unknown = condition(as_json(self.core.read_node, node), "Ready", "Unknown")
+                if since := moment(unknown.get("lastTransitionTime")):
+                    found[node] = since
+        return found
 
     def records(self, pods: list[dict[str, Any]], seconds: int | None = None) -> dict[str, Record]:
         """Pod -> the newest record in the end of its log, where it has one and its node still answers.
 
         The end is what it has written in the last `seconds`; by default LOG_LINES lines.
         """
-        end: dict[str, Any] = {"since_seconds": seconds} if seconds else {"tail_lines": LOG_LINES}
+        read: Any = self.core.read_namespaced_pod_log
+        end = {"since_seconds": seconds} if seconds else {"tail_lines": LOG_LINES}
 
         def look(pod: str) -> Record | None:
-            try:
-                answer: Any = self.core.read_namespaced_pod_log(
-                    pod, self.namespace, **end, _preload_content=False, _request_timeout=10
-                )
-                text = answer.data.decode(errors="replace")
-            except (ApiException, urllib3.exceptions.HTTPError):
-                return None
-            return next(filter(None, map(of_line, reversed(text.split("\n")))), None)
+            with suppress(ApiException, urllib3.exceptions.HTTPError):
+                answer = read(pod, self.namespace, **end, _preload_content=False, _request_timeout=10)
+                lines = answer.data.decode(errors="replace").split("\n")
+                return next(filter(None, map(of_line, reversed(lines))), None)
+            return None
 
         names = [pod["metadata"]["name"] for pod in started(pods)]
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -215,24 +185,27 @@ def node_kinds(core: client.CoreV1Api) -> dict[str, str]:
     return {name: f"{kind} spot" if name in spot else kind for name, kind in kinds.items() if kind}
 
 
-def _doubtful(pods: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Node -> its pods that have not ended and are either not ready or being deleted."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for pod in pods:
-        conditions = pod["status"].get("conditions") or []
-        phase, node = pod["status"].get("phase"), (pod.get("spec") or {}).get("nodeName")
-        unready = any(each["type"] == "Ready" and each["status"] != "True" for each in conditions)
-        doubtful = (unready and phase == "Running") or pod["metadata"].get("deletionTimestamp")
-        if node and doubtful and phase not in ("Succeeded", "Failed"):
-            found.setdefault(node, []).append(pod)
-    return found
+def condition(found: dict[str, Any], kind: str, status: str = "True") -> dict[str, Any]:
+    """The condition of that type that an object has with that status; empty: it has none."""
+    told = (found.get("status") or {}).get("conditions") or []
+    return next((each for each in told if (each["type"], each["status"]) == (kind, status)), {})
 
 
-def moment(text: Any) -> datetime | None:
-    """An API time stamp as UTC; those of log lines are in their node's time zone."""
+def _is_doubtful(pod: dict[str, Any]) -> bool:
+    """Whether a pod may lie on a silent node: it has not ended, and is either not ready or being deleted."""
+    phase = pod["status"].get("phase")
+    unready = phase == "Running" and (condition(pod, "Ready", "False") or condition(pod, "Ready", "Unknown"))
+    placed = (pod.get("spec") or {}).get("nodeName") and phase not in ("Succeeded", "Failed")
+    return bool(placed and (unready or pod["metadata"].get("deletionTimestamp")))
+
+
+def moment(told: Any) -> datetime | None:
+    """A time of the API or, in seconds since 1970, of the record, which may say anything."""
     try:
-        return datetime.fromisoformat(text or "").astimezone(UTC)
-    except (TypeError, ValueError, OverflowError):
+        if isinstance(told, int | float):
+            return datetime.fromtimestamp(told, UTC)
+        return datetime.fromisoformat(told or "").astimezone(UTC)
+    except (TypeError, ValueError, OverflowError, OSError):
         return None
 
 
@@ -256,14 +229,13 @@ def workers(pods: list[dict[str, Any]], *also: str) -> list[dict[str, Any]]:
 
 
 def index(pod: dict[str, Any]) -> int:
-    """The pod's index in its Job; -1 for a pod that somebody else made under the Job's label."""
-    text = str((pod["metadata"].get("labels") or {}).get(INDEX))
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+    """The pod's index in its Job; -1 for one without."""
+    return int((pod["metadata"].get("labels") or {}).get(INDEX, -1))
 
 
 def started(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The pods whose container has started once."""
-    return [pod for pod in pods if pod["status"].get("phase") in STARTED]
+    return [pod for pod in pods if pod["status"].get("phase") in ("Running", "Succeeded", "Failed")]
 
 
 def why_waiting(pods: list[dict[str, Any]], refusal: str = "") -> str:
@@ -288,29 +260,14 @@ def held_up(pods: list[dict[str, Any]]) -> str:
     return ""
 
 
-def holding(job: dict[str, Any], pods: list[dict[str, Any]], price: float | None = None) -> str:
-    """What a training holds while it trains nothing; empty: it trains, or holds nothing.
-
-    price: USD per hour of a node; None: nobody knows.
-    """
-    found = held(job, pods)
-    if not found:
-        return ""
-    cost = "" if price is None else f" for {price * found.nodes:.2f} USD/h"
-    others = "another" if found.missing == 1 else f"{found.missing} more"
-    return f"holds {counted(found.nodes, 'node')}{cost} and waits for {others}"
-
-
 def end_of(job: dict[str, Any]) -> dict[str, Any]:
     """The condition that says how the Job ended, or that it is suspended; empty while it runs.
 
     Of a Job that `trainyard stop` has suspended it is `Stopped`, and of one that let go of nodes that it held in vain
     `Queued`: types that the API does not know.
     """
-    told = (job.get("status") or {}).get("conditions") or []
-    ends = [each for each in told if each["status"] == "True" and each["type"] in ("Complete", "Failed", "Suspended")]
-    end, marks = ends[0] if ends else {}, (job.get("metadata") or {}).get("annotations") or {}
-    if end.get("type") in ("Complete", "Failed"):
+    marks = (job.get("metadata") or {}).get("annotations") or {}
+    if end := condition(job, "Complete") or condition(job, "Failed"):
         return end
     if marks.get(TRAINED):
         return {"type": "Complete", "lastTransitionTime": marks[TRAINED]}
@@ -324,19 +281,20 @@ def end_of(job: dict[str, Any]) -> dict[str, Any]:
             f"or from {until} on"
         )
         return {"type": "Queued", "message": message, "lastTransitionTime": start}
-    return end
+    return condition(job, "Suspended")
 
 
 def ends(pod: dict[str, Any]) -> list[dict[str, Any]]:
-    """The terminated states of a pod's containers."""
+    """The terminated states of a pod's containers; their reason is empty where it is that of any exit code but 0."""
     states = [status.get("state", {}) for status in pod["status"].get("containerStatuses") or []]
-    return [state["terminated"] for state in states if "terminated" in state]
+    found = [state["terminated"] for state in states if "terminated" in state]
+    return [{**each, "reason": "" if each.get("reason") == "Error" else each.get("reason", "")} for each in found]
 
 
 def launcher_words(ended: dict[str, Any]) -> dict[str, Any]:
     """The launcher's last words, a JSON object in the termination message; empty: there are none."""
     try:
         found = json.loads(ended.get("message") or "")
-    except (TypeError, ValueError, RecursionError):
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

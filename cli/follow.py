@@ -1,24 +1,25 @@
 """Follow a training to its end.
 
-One progress line shows step, loss, tokens/s and time to go, by the run's record. At the end it shows the validation
-loss, a sample of the model's text, where the model is and what to try next.
+A terminal shows what `trainyard status` does; a log gets a line for each thing that happens, and for steps. At the end
+come the validation loss, a sample of the model's text, where the model is and what to try next.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.live import Live
 
 from cli.cluster import GoneError, SilentError, TrainingJob, silence
-from cli.progress import PLAIN_SECONDS, Flow, described, time_to_go
+from cli.progress import PLAIN_SECONDS, time_to_go
+from cli.status import screen
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, is_local, node_price
-from cli.training_status import TrainingStatus, look
+from cli.training_status import TrainingStatus, further, look
 from trainer.plain import counted, plain
 from trainer.record import Record, figures
 from workloads.layout import DATA
@@ -33,135 +34,34 @@ OVERLAP = 10
 SUCCESSOR_SECONDS = 300.0
 #: Seconds of silence after which the cluster is reported as unreachable; shorter outages are ignored.
 OUTAGE_SECONDS = 60.0
-#: What a training does between its pods' start and its first step, by the state in its record.
-STARTING = "the pods start Python and load the model"
-PHASES = {
-    **dict.fromkeys(("", "starting", "restarting", "terminated"), STARTING),
-    "compiling": "compiling the model; the first time takes a minute or more",
-}
-FIRST_STEPS = "the first evaluation and the first steps"
+Show = Callable[[TrainingStatus, Target], None]
 
 
 def follow(stack: RunningStack = "", training: TrainingName = "", kubeconfig: Kubeconfig = None) -> int:
     """Of several trainings it follows each in turn, the most urgent first."""
-    failed, targets, price = False, chosen(stack, training, kubeconfig), node_price(stack)
+    console, failed, targets = Console(), False, chosen(stack, training, kubeconfig)
     for target in targets:
         if several := len(targets) > 1:
             print(f"{target.training}:")
         try:
-            with Board() as board:
-                ended = watch(TrainingJob.of(target), board, price)
+            with display(console) as show:
+                ended = watch(stack, target, show)
         except KeyboardInterrupt:
             print(f"\nThe training continues; `trainyard follow --stack {stack}{target.option}` returns to it.")
             return 130
-        report(Console(), target, ended, stack, local=is_local(stack), several=several)
+        report(console, target, ended, stack, local=is_local(stack), several=several)
         failed |= ended.condition != "Complete"
     if len(targets) > 1:
         print(f"To rank them: trainyard compare --stack {stack}")
     return int(failed)
 
 
-class Board:
-    """Shows the progress of a training, look by look."""
-
-    def __init__(self, console: Console | None = None):
-        self.console = console or Console()
-        self._seen = TrainingStatus("", "")
-        """At the look before."""
-        self._shown = ""
-        self._since = time.monotonic()
-        """When what is shown began."""
-        self._printed = self._due = time.monotonic()
-        self._parts: tuple[str, ...] = ()
-        """Figures of the newest step."""
-        self._progress: Progress | None = None
-        if self.console.is_terminal:
-            self._progress = Flow(
-                TextColumn("[bold]{task.description}"), BarColumn(24), TimeElapsedColumn(), console=self.console
-            )
-            self._task = self._progress.add_task("waiting", total=None, parts=())
-
-    def __enter__(self) -> Self:
-        if self._progress:
-            self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._progress:
-            self._progress.stop()
-
-    def show(self, found: TrainingStatus) -> None:
-        """Show what is new."""
-        before, self._seen = self._seen, found
-        for each in found.incidents:
-            if each not in before.incidents:
-                self.print(": ".join(filter(None, (each.who, each.cause))), "yellow")
-        for node in found.silent_nodes.keys() - before.silent_nodes.keys():
-            lasted = (datetime.now(UTC) - found.silent_nodes[node]).total_seconds()
-            self.print(silence(node, time_to_go(lasted)), "yellow")
-        for node in before.silent_nodes.keys() - found.silent_nodes.keys():
-            self.print(f"node {node} answers again, or its pods are replaced")
-        if found.waiting and found.waiting != before.waiting:
-            self.print(found.waiting, "yellow")
-        record, former = found.record, before.record
-        if record.round != former.round:
-            begins = counted(record.figures.get("world_size", 0), "process", "processes")
-            resumes = "" if record.resumed is None else f", resuming from step {record.resumed}"
-            self.print(f"round {record.round} begins with {begins}{resumes}", "dim")
-        if record.checkpoint not in (None, former.checkpoint, record.resumed):
-            self.print(f"checkpoint of step {record.checkpoint} saved", "dim")
-        stepped = (record.round, record.times.get("loss")) != (former.round, former.times.get("loss"))
-        if stepped and record.figures.keys() >= {"loss", "step", "steps", "tokens_per_second", "eta_seconds"}:
-            self._step(record.figures)
-        if found.condition == "Running":
-            began = "loss" in record.figures and record.state not in PHASES
-            self.wait(self._shown if began else PHASES.get(record.state, FIRST_STEPS))
-        elif not found.has_ended:
-            self._parts = ()
-            self.wait(found.why if found.condition == "Waiting" else found.headline)
-
-    def wait(self, doing: str) -> None:
-        """Show for how long it has been doing this."""
-        now = time.monotonic()
-        if (doing := plain(doing)) != self._shown:
-            self._shown, self._since = doing, now
-            if self._progress:
-                self._progress.update(self._task, parts=(doing,))
-            else:
-                self.print(doing)
-        elif self._progress and self._parts and now - self._since >= PLAIN_SECONDS:
-            self._progress.update(self._task, parts=(*self._parts, f"({time_to_go(now - self._since)} ago)"))
-        elif not self._progress and now - max(self._printed, self._since) >= PLAIN_SECONDS:
-            self.print(f"… {doing} ({now - self._since:.0f} s)")
-
-    def print(self, text: str, style: str | None = None) -> None:
-        """Print one line, however long: a log is not wrapped."""
-        self._printed = time.monotonic()
-        self.console.print(plain(text), style=style, markup=False, highlight=False, soft_wrap=not self._progress)
-
-    def _step(self, known: dict[str, Any]) -> None:
-        step, steps = known["step"], known["steps"]
-        *parts, to_go = described(known)
-        self._shown, self._since = f"step {step}/{steps} is the newest", time.monotonic()
-        if self._progress:
-            self._parts = (to_go, *parts)
-            self._progress.update(
-                self._task, description=f"step {step}/{steps}", completed=step, total=steps, parts=self._parts
-            )
-        elif step == steps or self._since >= self._due:
-            self.print(f"step {step}/{steps}  {'  '.join((*parts, to_go))}")
-            self._due = self._since + PLAIN_SECONDS
-
-
-def watch(job: TrainingJob, board: Board, price: float | None = None) -> TrainingStatus:
+def watch(stack: str, target: Target, show: Show) -> TrainingStatus:
     """Show a training until it has ended, and go on with the Job that another `pulumi up` makes in place of this one.
 
-    price: USD per hour of a node. Raises CommandError when the Job is gone and none takes its place, and when the
-    cluster is silent.
+    Raises CommandError when the Job is gone and none takes its place, and when the cluster is silent.
     """
-    record, heard, seen = Record(), time.monotonic(), None
+    job, price, record, heard, seen = TrainingJob.of(target), node_price(stack), Record(), time.monotonic(), None
     while True:
         now = time.monotonic()
         try:
@@ -169,23 +69,87 @@ def watch(job: TrainingJob, board: Board, price: float | None = None) -> Trainin
                 since = None if seen is None else math.ceil(now - seen) + OVERLAP
                 found = look(job, price, record, since)
                 record, seen = found.record, now
-                board.show(found)
+                show(found, job.target)
                 if found.has_ended:
                     return found
             except GoneError:
                 if seen is None or now - seen > SUCCESSOR_SECONDS:
                     raise
-                successor = job.successor()
-                if successor is not None and successor.name != job.name:
-                    board.print(f"Job {job.name} was replaced; following {successor.name}")
-                    job, record = successor, Record()
-                else:
-                    board.wait(f"Job {job.name} is gone; waiting for the one that `pulumi up` makes in its place")
+                why = f"Job {job.name}: waiting for the one that `pulumi up` makes in its place"
+                show(TrainingStatus(job.name, "Gone", why, record=record), job.target)
+                successor = chosen(stack, target.training, target.kubeconfig)[0]
+                if successor.job != job.name:
+                    job, record = TrainingJob.of(successor), Record()
             heard = now
         except SilentError:
             if now - heard > OUTAGE_SECONDS:
                 raise
         time.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def display(console: Console) -> Iterator[Show]:
+    """What shows a training: on a terminal all of it, in place of what was there before; else line by line."""
+    if not console.is_terminal:
+        yield Log(console).show
+        return
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        yield lambda found, target: live.update(screen(found, target, datetime.now(UTC)), refresh=True)
+
+
+class Log:
+    """Tells each thing that happens once, and every PLAIN_SECONDS the newest step, or what is waited for."""
+
+    def __init__(self, console: Console):
+        self.console = console
+        self._seen = TrainingStatus("", "")
+        """At the look before."""
+        self._doing = ""
+        self._since = self._printed = self._due = time.monotonic()
+
+    def show(self, found: TrainingStatus, _: Target) -> None:
+        before, self._seen, now = self._seen, found, time.monotonic()
+        if before.job not in ("", found.job):
+            self.print(f"Job {before.job} was replaced; following {found.job}")
+        told = news(before)
+        for text in (text for key, text in news(found).items() if key not in told):
+            self.print(text)
+        for node in before.silent_nodes.keys() - found.silent_nodes.keys():
+            self.print(f"node {node} answers again, or its pods are replaced")
+        if found.record.times.get("loss") not in (None, before.record.times.get("loss")) and not found.starting:
+            self._doing, self._since = f"{found.step} is the newest", now
+            if now >= self._due or found.figures["step"] == found.figures.get("steps"):
+                self.print("  ".join(found.described))
+                self._due = now + PLAIN_SECONDS
+        elif not found.has_ended:
+            doing = found.starting or (self._doing if found.condition == "Running" else found.headline)
+            if doing != self._doing:
+                self._doing, self._since = doing, now
+                self.print(doing)
+            elif now - max(self._printed, self._since) >= PLAIN_SECONDS:
+                self.print(f"… {doing} ({now - self._since:.0f} s)")
+
+    def print(self, text: str) -> None:
+        """Print one line, however long: a log is not wrapped."""
+        self._printed = time.monotonic()
+        self.console.print(plain(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def news(found: TrainingStatus) -> dict[Hashable, str]:
+    """What has happened, in words, by what makes it another thing."""
+    record = found.record
+    happened: dict[Hashable, str] = {each: f"{each.who}: {each.cause}".removeprefix(": ") for each in found.incidents}
+    for node, since in found.silent_nodes.items():
+        happened[node] = silence(node, time_to_go((datetime.now(UTC) - since).total_seconds()))
+    if found.waiting:
+        happened[found.waiting] = found.waiting
+    if record.round:
+        resumes = "" if record.resumed is None else f", resuming from step {record.resumed}"
+        processes = counted(record.figures.get("world_size", 0), "process", "processes")
+        happened["round", record.round] = f"round {record.round} begins with {processes}{resumes}"
+    if record.checkpoint not in (None, record.resumed):
+        happened["checkpoint", record.checkpoint] = f"checkpoint of step {record.checkpoint} saved"
+    return happened
 
 
 def report(
@@ -207,33 +171,30 @@ def report(
             write(f"  logs: {target.commands.get('logsCommand', '')}")
         write(f"  to go on from its newest checkpoint: {target.resume}")
         return
-    done, known = ended.result, figures(ended.result)
-    loss, start = known.get("validation_loss"), known.get("initial_validation_loss")
-    if loss is not None and start is not None:
-        further = f" ({known['bits_per_byte']:.3f} bits per byte)" if "bits_per_byte" in known else ""
-        further += f", F1 {known['f1']:.1f}" if "f1" in known else ""
-        further += f", exact match {known['exact_match']:.1f}" if "exact_match" in known else ""
+    known = figures(ended.result)
+    if {"validation_loss", "initial_validation_loss"} <= known.keys():
+        losses = f"{known['initial_validation_loss']:.2f} -> {known['validation_loss']:.2f}"
         steps = f" in {counted(known['step'], 'step')}" if "step" in known else ""
-        write(f"Trained. Validation loss {start:.2f} -> {loss:.2f}{further}{steps}", "bold green")
+        write(f"Trained. Validation loss {losses}{further(known)}{steps}", "bold green")
     if several:
         return
-    if sample := str(done.get("sample", "")).strip():
+    if sample := str(ended.result.get("sample", "")).strip():
         write("\nIt writes:", "bold")
         write("\n".join(f"  {line}" for line in sample.splitlines() if line.strip()), "italic")
-    where = "" if target.data_folder else ", on the shared volume"
-    base, path = done.get("adapter_of"), str(done.get("checkpoint"))
-    write(f"\nThe adapter of {base}, for peft{where}:" if base else f"\nThe model, for transformers{where}:", "bold")
-    inside = target.data_folder and path.startswith(f"{DATA}/")
-    write(f"  {f'{target.data_folder}{path.removeprefix(DATA)}' if inside else path}/model")
+    base, path = ended.result.get("adapter_of"), str(ended.result.get("checkpoint"))
+    if target.data_folder and path.startswith(f"{DATA}/"):
+        path = f"{target.data_folder}{path.removeprefix(DATA)}"
+    what = f"The adapter of {base}, for peft" if base else "The model, for transformers"
+    write(f"\n{what}{'' if target.data_folder else ', on the shared volume'}:", "bold")
+    write(f"  {path}/model")
     write("\nNext:", "bold")
-    if local:
-        write(f"  Once in a shell, for the commands below\n    {ENTER}")
-    for title, command in next_steps(target, stack):
-        write(f"  {title}\n    {command}")
+    for title, command in next_steps(target, stack, local).items():
+        if command:
+            write(f"  {title}\n    {command}")
 
 
-def next_steps(target: Target, stack: str) -> list[tuple[str, str]]:
-    """Pairs of (title, command)."""
+def next_steps(target: Target, stack: str, local: bool) -> dict[str, str]:
+    """Title -> the command, or nothing where there is none."""
 
     def of(name: str) -> str:
         """The stack's command, about this training."""
@@ -241,12 +202,11 @@ def next_steps(target: Target, stack: str) -> list[tuple[str, str]]:
 
     uploaded = f"--stack {stack} && pulumi config set --stack {stack} --path 'dataset.input[0]' my-text"
     again = "make up" if stack == "local" else f"pulumi up --stack {stack}"
-    fetch = "" if target.data_folder else of("fetchCommand")
-    steps = [
-        ("More text from it", of("sampleCommand")),
-        ("The model, its metrics and a report on this machine", fetch),
-        ("Your own text", f".venv/bin/trainyard upload my-text/ {uploaded} && {again}"),
-    ]
-    if stack == "local":
-        steps.append(("A cloud stack: check what it needs before paying", ".venv/bin/trainyard doctor --stack gcp-c3"))
-    return [(title, command) for title, command in steps if command]
+    doctor = ".venv/bin/trainyard doctor --stack gcp-c3"
+    return {
+        "Once in a shell, for the commands below": ENTER if local else "",
+        "More text from it": of("sampleCommand"),
+        "The model, its metrics and a report on this machine": "" if target.data_folder else of("fetchCommand"),
+        "Your own text": f".venv/bin/trainyard upload my-text/ {uploaded} && {again}",
+        "A cloud stack: check what it needs before paying": doctor if stack == "local" else "",
+    }

@@ -11,15 +11,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from cli import CommandError
 from cli.progress import age
-from cli.status import all_of
-from cli.target import STOPPED, _pulumi, configuration, is_local, targets_of
-from cli.volume import WIDE
+from cli.status import all_of, cells, table, wide
+from cli.target import STOPPED, ask_pulumi, configuration, is_local, targets_of
 from infra import state
 from infra.cost import dollars, estimate
 from infra.stackfiles import NODE_CONTEXT, stacks
@@ -27,13 +24,9 @@ from trainer.plain import plain
 
 
 def ps() -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDE)
     # A look at a stack of this machine enters its environment, whose backend knows no other stacks: those come first.
     elsewhere = _of_backend()
-    listed = sorted(elsewhere or (), key=is_local)
-    names = [*listed, *(name for name in _of_this_machine() if name not in listed)]
+    names = list(dict.fromkeys([*sorted(elsewhere or (), key=is_local), *_of_this_machine()]))
     if not names:
         here = ""
         if elsewhere is None:
@@ -41,43 +34,34 @@ def ps() -> None:
             here = " of this machine"
         print(f"no stack{here} has anything; `trainyard init NAME` writes the file of one, `trainyard up` brings it up")
         return
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("stack", "where", "training", "state", "since", "USD an hour"):
-        table.add_column(column, overflow="fold", justify="right" if column == "USD an hour" else "left")
+    shown = table("stack", "where", "training", "state", "since", "USD an hour", right=("USD an hour",))
     reasons = []
     for name in names:
-        rows, reason = look(name, datetime.now(UTC))
-        for row in rows:
-            table.add_row(*(Text(plain(cell)) for cell in row))
-        reasons += [f"{name}: {reason}"] if reason else []
-    console.print(table, *map(Text, map(plain, reasons)), sep="\n")
+        try:
+            rows = look(name, datetime.now(UTC))
+        except CommandError as error:
+            word = "node stopped" if str(error).startswith(STOPPED) else "unknown"
+            rows = [("this machine" if is_local(name) else "", "", word, "", cost(name, None))]
+            reasons.append(Text(plain(f"{name}: {error}")))
+        for at, row in enumerate(rows):
+            shown.add_row(*cells("" if at else name, *row))
+    wide().print(shown, *reasons, sep="\n")
 
 
-def look(stack: str, now: datetime) -> tuple[list[tuple[str, ...]], str]:
-    """A stack's rows, one a training, and why its cluster could not be asked."""
-    try:
-        targets = targets_of(stack)
-        found = all_of(targets)
-    except CommandError as error:
-        word, where = "node stopped" if str(error).startswith(STOPPED) else "unknown", "this machine"
-        return [(stack, where if is_local(stack) else "", "", word, "", cost(stack, None))], str(error)
+def look(stack: str, now: datetime) -> list[tuple[str, ...]]:
+    """A stack's rows, one a training; place and cost are the stack's, in the first. Raises CommandError."""
+    targets = targets_of(stack)
+    found = all_of(targets)
     here = targets[0].context == NODE_CONTEXT
-    active = sum(each.active for each in found)
-    rows = []
-    for target, each in zip(targets, found, strict=True):
+    place = "this machine" if here else targets[0].context
+    price = "0" if here else cost(stack, sum(each.active for each in found))
+    rows: list[tuple[str, ...]] = []
+    for each in found:
         since = each.ended or each.started
-        first = not rows
-        rows.append(
-            (
-                stack if first else "",
-                ("this machine" if here else target.context) if first else "",
-                target.training or target.job,
-                each.condition,
-                age((now - since).total_seconds()) if since else "",
-                ("0" if here else cost(stack, active)) if first else "",
-            )
-        )
-    return rows, ""
+        ago = age((now - since).total_seconds()) if since else ""
+        rows.append((place, each.training or each.job, each.condition, ago, price))
+        place = price = ""
+    return rows
 
 
 def cost(stack: str, active: int | None) -> str:
@@ -98,7 +82,7 @@ def cost(stack: str, active: int | None) -> str:
 def _of_backend() -> list[str] | None:
     """The stacks with resources that Pulumi lists here; None where it does not answer, as without a login."""
     try:
-        done = _pulumi("stack", "ls", "--json")
+        done = ask_pulumi("stack", "ls", "--json")
         found: list[dict[str, Any]] = json.loads(done.stdout)
     except (OSError, ValueError):
         return None

@@ -46,7 +46,7 @@ def _names(incomplete: str) -> list[str]:
 def selected() -> str:
     """The stack that `pulumi stack select` chose, else the local one if it is up. Raises CommandError."""
     with suppress(FileNotFoundError):
-        done = _pulumi("stack", "--show-name")
+        done = ask_pulumi("stack", "--show-name")
         if done.returncode == 0 and done.stdout.strip():
             return done.stdout.strip().rpartition("/")[2]  # Pulumi Cloud puts the organisation before it
     if is_local("local"):
@@ -171,14 +171,11 @@ def _outputs(stack: str) -> dict[str, Any]:
     if is_local(stack):
         enter_local()
     try:
-        done = _pulumi("stack", "output", "--json", "--stack", stack)
+        outputs = _answer("stack", "output", "--json", "--stack", stack)
     except FileNotFoundError:
         if stack != "local":
             raise
         raise CommandError(DOWN) from None
-    if done.returncode:
-        raise CommandError(_why(stack, done.stderr))
-    outputs = json.loads(done.stdout)
     if outputs.get("context") == NODE_CONTEXT and is_local(stack) and not node_runs():
         raise CommandError(STOPPED)
     return outputs
@@ -211,10 +208,7 @@ def _target(
 
 def exported(stack: str) -> dict[str, Any]:
     """A stack's state as `pulumi stack export` prints it, secrets encrypted. Raises CommandError."""
-    done = _pulumi("stack", "export", "--stack", stack)
-    if done.returncode:
-        raise CommandError(_why(stack, done.stderr))
-    return json.loads(done.stdout)
+    return _answer("stack", "export", "--stack", stack)
 
 
 #: A stack on this machine while the node is stopped.
@@ -222,9 +216,17 @@ STOPPED = "the node is stopped; `trainyard local up` starts it, with all that it
 DOWN = "stack local is not up; `make up` brings it up, with the datasets and runs that it left in .local/"
 
 
-def _pulumi(*arguments: str) -> subprocess.CompletedProcess[str]:
+def ask_pulumi(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["pulumi", *arguments, "--non-interactive"]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def _answer(*arguments: str) -> dict[str, Any]:
+    """What Pulumi says of a stack, the last argument, as JSON. Raises CommandError."""
+    done = ask_pulumi(*arguments)
+    if done.returncode:
+        raise CommandError(_why(arguments[-1], done.stderr))
+    return json.loads(done.stdout)
 
 
 def run(*command: str) -> int:
@@ -246,7 +248,7 @@ def _why(stack: str, said: str) -> str:
     if stack == "local" and (homeless or "no stack named" in said):
         return DOWN
     if "no stack named" in said:
-        listed = _pulumi("stack", "ls", "--json")
+        listed = ask_pulumi("stack", "ls", "--json")
         made = [entry["name"] for entry in json.loads(listed.stdout)] if listed.returncode == 0 else []
         return f"no stack '{stack}' here; there are: {', '.join(made) or 'none'}; {_made(stack)}"
     if homeless:

@@ -1,24 +1,36 @@
-"""How a training is doing: from the Job's conditions, its pods and the run's record. Plain data, no printing."""
+"""How a training is doing: one value of its Job, its pods and the run's record, which every command shows."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cli.cluster import TrainingJob, end_of, ends, held_up, holding, index, launcher_words, moment, why_waiting
+from cli.cluster import TrainingJob, condition, end_of, ends, held_up, index, launcher_words, moment, why_waiting
+from cli.progress import time_to_go
 from cli.target import Target
 from trainer.contract import EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, EXITS, STATUS
+from trainer.plain import counted
 from trainer.record import Record, newest
 from trainer.record import read as read_record
+from trainer.requeue import held
 from workloads.layout import DATA
 from workloads.scheduling import waiting
 
 ASKED = (EXIT_DONE, EXIT_RESTART, EXIT_TERMINATED)
 """Exit codes of a launcher that left because it was asked to, or is done."""
+PHASES = {
+    **dict.fromkeys(("", "starting", "restarting", "terminated"), "the pods start Python and load the model"),
+    "compiling": "compiling the model; the first time takes a minute or more",
+}
+"""What a training does between its pods' start and its first step, by the state in its record."""
+FIRST_STEPS = "the first evaluation and the first steps"
+FURTHER = {"bits_per_byte": "{:.3f} bits per byte", "f1": "F1 {:.1f}", "exact_match": "exact match {:.1f}"}
+"""Figure of a validation -> how it is told beside the loss."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +84,8 @@ class TrainingStatus:
     """When its Job was started last; Kubernetes 1.36 forgets it of a suspended one."""
     ended_for_it: int = 0
     """Pods that were ended for another's failure."""
-    cost: float | None = None
-    """USD so far by list prices, for its nodes; None: nobody knows."""
+    price: float | None = None
+    """USD per hour of a node by list prices; None: nobody knows."""
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -83,6 +95,11 @@ class TrainingStatus:
     @property
     def has_ended(self) -> bool:
         return self.condition in ("Complete", "Failed", "Stopped")
+
+    @property
+    def running(self) -> int:
+        """Pods that run; the Job's own count has those without a node too."""
+        return sum(pod.state == "Running" for pod in self.pods)
 
     @property
     def silent_nodes(self) -> dict[str, datetime]:
@@ -96,6 +113,31 @@ class TrainingStatus:
             return f"Waiting: {self.why}".replace("Waiting: waiting ", "Waiting ")
         return f"{self.condition} ({self.why})" if self.why else self.condition
 
+    @property
+    def starting(self) -> str:
+        """What its pods do before the first step of their round; empty: they make steps, or none runs."""
+        if self.condition != "Running" or ("loss" in self.figures and self.record.state not in PHASES):
+            return ""
+        return PHASES.get(self.record.state, FIRST_STEPS)
+
+    @property
+    def step(self) -> str:
+        """The newest step, of how many; empty: there is none."""
+        return f"step {self.figures['step']}/{self.figures.get('steps', '?')}" if "step" in self.figures else ""
+
+    @property
+    def described(self) -> list[str]:
+        """The newest step with loss, validation, speed and time to go, as far as they are known."""
+        known = self.figures
+        parts = [
+            self.step,
+            f"loss {known['loss']:.3f}" if "loss" in known else "",
+            f"validation {known['validation_loss']:.3f}{further(known)}" if "validation_loss" in known else "",
+            f"{known['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in known else "",
+            f"{time_to_go(known['eta_seconds'])} to go" if known.get("eta_seconds") else "",
+        ]
+        return list(filter(None, parts))
+
     def lasted(self, now: datetime) -> float:
         """Seconds of training, without the time for which it was stopped.
 
@@ -103,6 +145,10 @@ class TrainingStatus:
         """
         of_job = ((self.ended or now) - self.resumed).total_seconds() if self.resumed else 0.0
         return max(of_job, self.record.trained_seconds())
+
+    def cost(self, now: datetime) -> float | None:
+        """USD so far by list prices, of as many nodes as it wants at once; None: nobody knows."""
+        return None if self.price is None else self.price * self.wanted * self.lasted(now) / 3600
 
 
 def look(
@@ -116,7 +162,7 @@ def look(
     record = newest([known, status_file(job.target), *job.records(pods, seconds).values()])
     status = summarize(found, pods, record, "" if pods else job.refusal(), job.silent_nodes(pods), price)
     gone = status.condition == "Complete" and (folder := run_here(job.target)) and not folder.exists()
-    return replace(status, why="run removed") if gone else status
+    return replace(status, training=job.target.training, why="run removed" if gone else status.why)
 
 
 def run_here(target: Target) -> Path | None:
@@ -148,38 +194,37 @@ def summarize(
     `refusal` is why the cluster makes no pod; `silent` are nodes that do not answer, and since when; `price` is USD per
     hour of a node.
     """
-    record = newest([record, *map(_of_done, pods)])
-    told, end, result = job.get("status") or {}, end_of(job), _result(pods)
-    runs = any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
-    waits = holding(job, pods, price) or ("" if runs else why_waiting(pods, refusal))
-    condition, why = _condition(end, result, waits)
     ordered = sorted(pods, key=lambda pod: (index(pod), pod["metadata"].get("creationTimestamp") or ""))
+    told, end, result, of_done = job.get("status") or {}, end_of(job), *_last_words(pods)
+    record = newest([record, of_done])
+    runs = any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
+    condition, why = _condition(end, result, _held(job, pods, price) or ("" if runs else why_waiting(pods, refusal)))
     happened = [
         Incident(when, f"worker {each.worker}" if each.worker.isdecimal() else each.worker, each.cause)
         for each in record.incidents
-        if (when := moment_of(each.time))
+        if (when := moment(each.time))
     ]
-    resumed, began = moment(told.get("startTime")), moment_of(record.started) if record.started else None
-    failed = sum(map(_has_failed, pods))
-    counted = told.get("failed") or 0
+    resumed = moment(told.get("startTime"))
+    failed, counted_by_job = sum(map(_has_failed, pods)), told.get("failed") or 0
     fatal = end.get("type") == "Failed" and failed > 0
     return TrainingStatus(
         job=job["metadata"]["name"],
         condition=condition,
         why=why,
-        started=min(filter(None, (resumed, began)), default=None),
+        started=min(filter(None, (resumed, moment(record.started))), default=None),
         ended=moment(end.get("lastTransitionTime")) if end.get("type") != "Suspended" else None,
         wanted=job["spec"].get("parallelism") or 0,
         active=told.get("active") or 0,
         # Up to Kubernetes 1.35 a Job counts a failure minutes late; at its own end it counts all that it ends.
-        failed=failed if fatal else max(failed, counted),
-        ended_for_it=max(0, counted - failed) if fatal else 0,
+        failed=failed if fatal else max(failed, counted_by_job),
+        ended_for_it=max(0, counted_by_job - failed) if fatal else 0,
         resumed=resumed,
         record=record,
         result=result,
         waiting=waiting(pods) or held_up(pods) if runs else "",
         pods=tuple(_pod(pod, record, silent or {}) for pod in ordered),
-        incidents=tuple(sorted([*happened, *ends_of_pods(pods)], key=lambda incident: incident.time)),
+        incidents=tuple(sorted([*happened, *chain.from_iterable(map(_ends_of, pods))], key=lambda each: each.time)),
+        price=price,
     )
 
 
@@ -195,89 +240,75 @@ def _condition(end: dict[str, Any], result: dict[str, Any], waits: str) -> tuple
     return ("Waiting", waits) if waits else ("Running", "")
 
 
-def _result(pods: list[dict[str, Any]]) -> dict[str, Any]:
-    """The last words of a pod that is done, else of one that failed for good, else of the latest."""
-    ended = [end for pod in pods for end in ends(pod)]
-    ended.sort(key=lambda end: end.get("finishedAt") or "", reverse=True)
-    ended.sort(key=lambda end: {EXIT_DONE: 0, EXIT_FATAL: 1}.get(end["exitCode"], 2))
-    return next(filter(None, map(launcher_words, ended)), {})
+def _held(job: dict[str, Any], pods: list[dict[str, Any]], price: float | None) -> str:
+    """What a training holds while it trains nothing; empty: it trains, or holds nothing."""
+    if not (found := held(job, pods)):
+        return ""
+    cost = "" if price is None else f" for {price * found.nodes:.2f} USD/h"
+    others = "another" if found.missing == 1 else f"{found.missing} more"
+    return f"holds {counted(found.nodes, 'node')}{cost} and waits for {others}"
 
 
-def _of_done(pod: dict[str, Any]) -> Record | None:
-    """What a pod that found the run done says of it: it has written no record."""
-    for end in ends(pod):
-        if end["exitCode"] == EXIT_DONE and (words := launcher_words(end)) and (when := moment(end.get("finishedAt"))):
-            return read_record({**words, "checkpoint": None, "updated": when.timestamp()})
-    return None
+def _last_words(pods: list[dict[str, Any]]) -> tuple[dict[str, Any], Record | None]:
+    """Those of a pod that is done, else of one that failed for good, else of the latest; and the record of one that
+    found the run done, which has written none."""
+    rank = {EXIT_DONE: 2, EXIT_FATAL: 1}
+    told = [end for pod in pods for end in ends(pod) if launcher_words(end)]
+    last = max(told, key=lambda end: (rank.get(end["exitCode"], 0), end.get("finishedAt") or ""), default={})
+    words, when = launcher_words(last), moment(last.get("finishedAt"))
+    of_done = {**words, "checkpoint": None, "updated": when.timestamp()} if when else {}
+    return words, read_record(of_done) if last.get("exitCode") == EXIT_DONE else None
 
 
 def _pod(pod: dict[str, Any], record: Record, silent: Mapping[str, datetime]) -> PodState:
-    status = pod["status"]
-    phase = status.get("phase") or "Unknown"
-    node = (pod.get("spec") or {}).get("nodeName") or ""
-    since, text = moment(status.get("startTime")), status.get("reason") or phase
-    container = next(iter(status.get("containerStatuses") or []), {}).get("state", {})
-    if ended := container.get("terminated"):
+    status, ended = pod["status"], next(iter(ends(pod)), None)
+    node, phase = (pod.get("spec") or {}).get("nodeName") or "", status.get("phase") or "Unknown"
+    runs = next(iter(status.get("containerStatuses") or []), {}).get("state", {}).get("running", {})
+    since, text = moment(runs.get("startedAt") or status.get("startTime")), status.get("reason") or phase
+    if ended:
+        text = f"ended with {ended['exitCode']}: {_meaning(ended)}"
         since = moment(ended.get("finishedAt"))
-        known = EXITS.get(ended["exitCode"])
-        meaning = known[1] if known else ended.get("reason") or "an error of its own"
-        text = f"ended with {ended['exitCode']}: {meaning}"
     elif node in silent:
         text, since = "its node does not answer", silent[node]
     elif pod["metadata"].get("deletionTimestamp"):
         text = "leaving"
     elif phase == "Pending":
         text = why_waiting([pod])
-    elif "running" in container:
-        since = moment(container["running"].get("startedAt"))
     # A pod that came after the round began is not the one of its number that is in it.
     member = text == "Running" and (since is None or record.began is None or since.timestamp() <= record.began)
     rank = record.members.get(str(index(pod))) if member else None
     return PodState(pod["metadata"]["name"], index(pod), node, text, since, rank, None if ended else silent.get(node))
 
 
+def _meaning(ended: dict[str, Any]) -> str:
+    """What an exit code means, or the kubelet's word for one that is not ours."""
+    return EXITS.get(ended["exitCode"], ("", ended["reason"] or "an error of its own"))[1]
+
+
 def _has_failed(pod: dict[str, Any]) -> bool:
     """Whether a pod failed by itself."""
-    status = pod["status"]
-    taken = any(
-        (each["type"], each["status"]) == ("DisruptionTarget", "True") for each in status.get("conditions") or []
-    )
-    if status.get("phase") != "Failed" or taken or pod["metadata"].get("deletionTimestamp"):
-        return False
-    return any(end["exitCode"] not in ASKED for end in ends(pod)) or not ends(pod)
+    taken = condition(pod, "DisruptionTarget") or pod["metadata"].get("deletionTimestamp")
+    codes = {end["exitCode"] for end in ends(pod)}
+    return pod["status"].get("phase") == "Failed" and not taken and not (codes and codes <= set(ASKED))
 
 
-def ends_of_pods(pods: list[dict[str, Any]]) -> list[Incident]:
-    """Why pods were taken away, and how they ended, with their launchers' last words."""
-    found = []
-    for pod in pods:
-        name, status = pod["metadata"]["name"], pod["status"]
-        takings = [each for each in status.get("conditions") or [] if each["type"] == "DisruptionTarget"]
-        if status.get("reason") and not ends(pod):  # the kubelet has refused it, such as for a broken accelerator
-            takings = takings or [{**status, "status": "True", "lastTransitionTime": status.get("startTime")}]
-        for each in takings:
-            if each["status"] == "True" and (when := moment(each.get("lastTransitionTime"))):
-                found.append(Incident(when, name, f"{each.get('reason')}: {each.get('message', '')}"))
-        for ended in ends(pod):
-            code, when = ended["exitCode"], moment(ended.get("finishedAt"))
-            if when and code != EXIT_DONE:
-                found.append(Incident(when, name, f"ended with {code}: {_why_ended(ended)}"))
-    return found
+def _ends_of(pod: dict[str, Any]) -> Iterator[Incident]:
+    """Why a pod was taken away, and how it ended: the launcher's last words, else those of the node, else what the
+    exit code means."""
+    name, taken, status = pod["metadata"]["name"], condition(pod, "DisruptionTarget"), pod["status"]
+    if not taken and status.get("reason") and not ends(pod):  # refused by the kubelet, as for a broken accelerator
+        taken = {**status, "lastTransitionTime": status.get("startTime")}
+    if when := moment(taken.get("lastTransitionTime")):
+        yield Incident(when, name, f"{taken.get('reason')}: {taken.get('message', '')}")
+    for end in ends(pod):
+        why = launcher_words(end).get("message")
+        if not why and end["reason"]:
+            why = ": ".join(filter(None, (end["reason"], end.get("message"))))
+        if end["exitCode"] != EXIT_DONE and (when := moment(end.get("finishedAt"))):
+            yield Incident(when, name, f"ended with {end['exitCode']}: {why or _meaning(end)}")
 
 
-def _why_ended(ended: dict[str, Any]) -> str:
-    """The launcher's last words, else those of the node, else what the exit code means."""
-    if told := launcher_words(ended).get("message"):
-        return str(told)
-    reason, code = ended.get("reason"), ended["exitCode"]
-    if reason in (None, "Error"):  # of any exit code but 0
-        return EXITS.get(code, ("", "an error of its own"))[1]
-    return ": ".join(filter(None, (reason, ended.get("message"))))
-
-
-def moment_of(seconds: float) -> datetime | None:
-    """A time of the record, which may say anything."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
+def further(known: Mapping[str, Any]) -> str:
+    """What a validation says beside its loss, in brackets."""
+    told = [text.format(known[name]) for name, text in FURTHER.items() if name in known]
+    return f" ({', '.join(told)})" if told else ""

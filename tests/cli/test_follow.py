@@ -1,17 +1,21 @@
-"""`trainyard follow`: what it says of a training as it goes on, and at its end."""
+"""`trainyard follow`: what a terminal and a log get of a training as it goes on, and what its end says."""
 
 from __future__ import annotations
 
 import io
+import json
+import re
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kubernetes.client.exceptions import ApiException
 from rich.console import Console
 
+from cli.__main__ import main
 from cli.cluster import TrainingJob
-from cli.follow import Board, report
-from cli.progress import time_to_go
+from cli.follow import Log, display, report
 from cli.target import Target
 from cli.training_status import TrainingStatus, summarize
 from tests.cli.test_status import TARGET, content, job, pod, seconds
@@ -23,50 +27,25 @@ def a_look(pods: list[dict[str, Any]] | None = None, **changes: Any) -> Training
     return summarize(job(), [pod(0)] if pods is None else pods, record.read(content(**changes)))
 
 
-def plain() -> tuple[Console, io.StringIO]:
-    text = io.StringIO()
-    return Console(file=text, width=200), text
-
-
 def said(*looks: TrainingStatus) -> list[str]:
-    """The lines that a log gets, but for steps."""
-    console, text = plain()
-    with Board(console) as board:
-        for each in looks:
-            board.show(each)
-    return [line for line in text.getvalue().splitlines() if not line.startswith("step ")]
-
-
-def test_a_step_becomes_one_line_with_loss_speed_and_time_to_go() -> None:
-    console, text = plain()
-    with Board(console) as board:
-        board.show(a_look(validation_loss=8.5, bits_per_byte=3.25))
-    assert (
-        text.getvalue().splitlines()[-1]
-        == "step 120/500  loss 3.210  validation 8.500 (3.250 bits/byte)  1,234 tokens/s  1:20 to go"
-    )
-
-
-def test_questions_and_their_end_show_f1() -> None:
-    console, text = plain()
-    with Board(console) as board:
-        board.show(a_look(validation_loss=1.5, exact_match=83.96, f1=90.87))
-    done = {"initial_validation_loss": 5.9, "validation_loss": 1.5, "step": 200, "exact_match": 83.96, "f1": 90.87}
-    report(console, TARGET, TrainingStatus("j", "Complete", result=done), "gcp-c3", False)
-    assert "loss 3.210  validation 1.500 (F1 90.9)  1,234 tokens/s" in text.getvalue()
-    assert "Validation loss 5.90 -> 1.50, F1 90.9, exact match 84.0 in 200 steps" in text.getvalue()
+    """The lines that a log gets."""
+    log = Log(Console(file=(text := io.StringIO()), width=20))
+    for each in looks:
+        log.show(each, TARGET)
+    return text.getvalue().splitlines()
 
 
 def test_rounds_their_ends_and_checkpoints_are_told_once_and_by_the_record() -> None:
     lost = {"time": seconds("12:20:00"), "worker": "1", "cause": "round 3 ended: a process was lost (SIGKILL)"}
     gone = {"time": seconds("12:20:01"), "worker": "", "cause": "round 4 begins without worker 2"}
+    later = {"round": 4, "world_size": 2, "resumed": 100, "incidents": [lost, gone]}
     looks = [
-        a_look(world_size=3),
-        a_look(round=4, world_size=2, resumed=100, checkpoint=150, incidents=[lost, gone]),
-        a_look(round=4, world_size=2, resumed=100, checkpoint=200, incidents=[lost, gone]),
+        a_look(world_size=3, validation_loss=8.5, bits_per_byte=3.25),
+        *(a_look(checkpoint=c, **later) for c in (150, 200)),
     ]
     assert said(*(each for each in looks for _ in range(2))) == [
         "round 3 begins with 3 processes",
+        "step 120/500  loss 3.210  validation 8.500 (3.250 bits per byte)  1,234 tokens/s  1:20 to go",
         "worker 1: round 3 ended: a process was lost (SIGKILL)",
         "round 4 begins without worker 2",
         "round 4 begins with 2 processes, resuming from step 100",
@@ -80,8 +59,7 @@ def test_how_a_pod_ended_and_which_worker_waits_is_told_once() -> None:
     condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu"}
     waits = pod(1, "Pending", name="later", conditions=[condition], containerStatuses=None)
     looks = [a_look([pod(0), pod(1)]), a_look([pod(0), killed]), a_look([pod(0), killed]), a_look([pod(0), waits])]
-    assert said(*looks, looks[-1]) == [
-        "round 3 begins with 2 processes",
+    assert said(*looks, looks[-1])[2:] == [
         "train-small-1-1-abcde: ended with 137: OOMKilled",
         "1 worker waits for a node: 0/1 nodes: Insufficient cpu; lower workers.cpu or workers.count",
     ]
@@ -102,34 +80,33 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in ("follow", "progress"):
-        monkeypatch.setattr(f"cli.{module}.time", clock)
+    monkeypatch.setattr("cli.follow.time", clock := Clock())
     return clock
 
 
 def test_a_log_hears_within_15_s_what_a_silent_training_does(clock: Clock) -> None:
-    console, text = plain()
-    board = Board(console)
+    log = Log(Console(file=(text := io.StringIO()), width=200))
     told: list[tuple[float, str]] = []
-
-    def pass_by(seconds: int, found: TrainingStatus) -> None:
-        for _ in range(seconds):
+    waits = TrainingStatus("j", "Waiting", "waiting for a node: none has a GPU")
+    compiles, evaluates = a_look(state="compiling", loss=None), a_look(state="training", loss=None)
+    for lasts, found in (
+        (20, waits),
+        (20, TrainingStatus("j", "Running")),
+        (40, compiles),
+        (3, evaluates),
+        (32, a_look()),
+    ):
+        for _ in range(lasts):
             before = len(text.getvalue())
-            board.show(found)
+            log.show(found, TARGET)
             told.extend((clock.now - 100, line) for line in text.getvalue()[before:].splitlines())
             clock.now += 1
-
-    pass_by(20, TrainingStatus("j", "Waiting", "waiting for a node: none has a GPU"))
-    pass_by(20, TrainingStatus("j", "Running"))
-    pass_by(40, a_look(state="compiling", loss=None))
-    pass_by(3, a_look(state="training", loss=None))
-    pass_by(32, a_look())
     assert told == [
-        (0, "waiting for a node: none has a GPU"),
-        (15, "… waiting for a node: none has a GPU (15 s)"),
+        (0, "Waiting for a node: none has a GPU"),
+        (15, "… Waiting for a node: none has a GPU (15 s)"),
         (20, "the pods start Python and load the model"),
         (35, "… the pods start Python and load the model (15 s)"),
+        (40, "Job j was replaced; following train-small-1"),
         (40, "round 3 begins with 2 processes"),
         (40, "compiling the model; the first time takes a minute or more"),
         (55, "… compiling the model; the first time takes a minute or more (15 s)"),
@@ -142,77 +119,198 @@ def test_a_log_hears_within_15_s_what_a_silent_training_does(clock: Clock) -> No
 
 
 def test_a_log_gets_a_step_every_15_s_and_the_last(clock: Clock) -> None:
-    console, text = plain()
-    board = Board(console)
+    log = Log(Console(file=(text := io.StringIO())))
     for step in range(1, 41):
-        board.show(a_look(step=step, steps=40, times={"loss": clock.now}))
+        log.show(a_look(step=step, steps=40, times={"loss": clock.now}), TARGET)
         clock.now += 1
     steps = [line.split()[1] for line in text.getvalue().splitlines() if line.startswith("step ")]
     assert steps == ["1/40", "16/40", "31/40", "40/40"]
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (80, "1:20"), (3725, "1:02:05")])
-def test_time_to_go(seconds: float, text: str) -> None:
-    assert time_to_go(seconds) == text
+@pytest.mark.parametrize("width", [36, 80, 200])
+def test_a_terminal_shows_all_of_a_training_in_place_of_what_was_there(width: int) -> None:
+    console = Console(file=(text := io.StringIO()), width=width, height=50, force_terminal=True)
+    figures = {"validation_loss": 8.5, "bits_per_byte": 3.25, "tokens_per_second": 1234567.8, "eta_seconds": 8000}
+    with display(console) as show:
+        show(TrainingStatus("j", "Waiting", "waiting for the Job controller"), TARGET)
+        show(a_look(step=1200, steps=100_000, loss=7.1234, state="compiling", resumed=1200, **figures), TARGET)
+    found = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", re.split(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)*", text.getvalue())[-1])
+    assert all(len(line.rstrip()) <= width for line in found.splitlines()), found
+    words = "step 1200/100000  loss 7.123  validation 8.500 (3.250 bits per byte)  1,234,568 tokens/s  2:13:20 to go"
+    for part in (*words.split(), "━", "resumed from step 1200", "compiling the model;"):
+        assert part in " ".join(found.split()), found
 
 
-def test_the_end_of_a_log_is_what_was_written_since() -> None:
-    asked: list[Any] = []
-
-    def read_namespaced_pod_log(*_: Any, **options: Any) -> Any:
-        asked.append({key: value for key, value in options.items() if not key.startswith("_")})
-        return SimpleNamespace(data=record.line(content()).encode())
-
-    api: Any = SimpleNamespace(read_namespaced_pod_log=read_namespaced_pod_log)
-    for since in (None, 12):
-        assert TrainingJob(api, api, Target("c", "n", "j", None, {})).records([pod(0)], since)
-    assert asked == [{"tail_lines": 1000}, {"since_seconds": 12}]
+def silent_pod(**changes: Any) -> dict[str, Any]:
+    lost = pod(1, conditions=[{"type": "Ready", "status": "False"}])
+    lost["status"] |= changes
+    return lost
 
 
-DONE = {
+class Api:
+    """The API server: each look takes the next Job, or none; node-1 is in this condition since 65 s, or refused."""
+
+    def __init__(self, *looks: Any, ready: str | int = "Unknown", pods: Any = ()) -> None:
+        self.looks, self.ready, self.pods, self.asked = list(looks), ready, list(pods), 0
+
+    def read_node(self, *_: Any, **__: Any) -> Any:
+        self.asked += 1
+        if isinstance(self.ready, int):
+            raise ApiException(status=self.ready)
+        since = (datetime.now(UTC) - timedelta(seconds=65)).isoformat()
+        condition = {"type": "Ready", "status": self.ready, "lastTransitionTime": since}
+        return SimpleNamespace(data=json.dumps({"status": {"conditions": [condition]}}))
+
+    def read_namespaced_job(self, name: str, *_: Any, **__: Any) -> Any:
+        look = self.looks.pop(0)
+        if look is None:
+            raise ApiException(status=404)
+        return SimpleNamespace(data=json.dumps({**look, "metadata": {"name": name}}))
+
+    def list_namespaced_pod(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(data=json.dumps({"items": self.pods}))
+
+    def list_namespaced_event(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(data=json.dumps({"items": []}))
+
+    def read_namespaced_pod_log(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(data=b"")
+
+
+DO = (
+    "node node-1 has not answered for 1:05, and its pods are not replaced before it is known to be off. If it is, and "
+    "no cloud deletes it: kubectl delete node node-1. To keep the Node, until it is back: kubectl taint nodes node-1 "
+    "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+)
+
+
+@pytest.mark.parametrize(("ready", "silent"), [("Unknown", True), ("False", False), (403, False), (404, False)])
+def test_a_node_that_does_not_answer_is_named_with_what_to_do(ready: str | int, silent: bool) -> None:
+    """A kubelet that reports itself unready answers; a Node that is gone needs nobody."""
+    api: Any = Api(ready=ready)
+    pods = [pod(0), silent_pod()]
+    found = summarize(job(), pods, silent=TrainingJob(api, api, TARGET).silent_nodes(pods))
+    assert (DO in said(found)) == silent
+    assert (found.pods[1].state == "its node does not answer") == silent
+
+
+def test_only_nodes_of_doubtful_pods_are_read() -> None:
+    api: Any = Api()
+    leaving = pod(3)
+    leaving["metadata"]["deletionTimestamp"] = "2026-11-21T12:26:00Z"
+    well = [pod(0), pod(1, "Pending"), pod(2, "Succeeded", {"exitCode": 0}), silent_pod(phase="Failed")]
+    assert list(TrainingJob(api, api, TARGET).silent_nodes([*well, leaving])) == ["node-3"]
+    assert api.asked == 1
+
+
+@pytest.fixture
+def followed(clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """`trainyard follow` of a stack whose outputs name these Jobs, one after the other: exit code, lines and error."""
+
+    def call(api: Any, *jobs: str) -> tuple[int, list[str], str]:
+        named = list(jobs)
+        targets = lambda *_: [Target("c", "n", named.pop(0) if named[1:] else named[0], None, {})]  # noqa: E731
+        monkeypatch.setattr("cli.follow.chosen", targets)
+        monkeypatch.setattr(TrainingJob, "of", lambda target: TrainingJob(api, api, target))
+        code = main(["follow", "--stack", "gcp-c3"])
+        out, err = capsys.readouterr()
+        return code, out.splitlines(), err
+
+    return call
+
+
+RUNS, DONE = job(), job([{"type": "Complete", "status": "True"}])
+
+
+def test_follow_goes_on_with_the_job_that_another_up_makes_in_its_place(followed: Any) -> None:
+    code, lines, _ = followed(Api(RUNS, None, None, DONE), "j", "j", "j2")
+    assert code == 0
+    assert "Gone (Job j: waiting for the one that `pulumi up` makes in its place)" in lines
+    assert "Job j was replaced; following j2" in lines
+
+
+def test_a_job_that_never_was_or_never_comes_back_ends_follow(followed: Any, clock: Clock) -> None:
+    assert followed(Api(None), "j")[::2] == (
+        1,
+        "error: Job n/j is gone; `trainyard resume` starts the training again\n",
+    )
+    code, _, error = followed(Api(RUNS, *[None] * 200), "j")
+    assert (code, error.startswith("error: Job n/j is gone")) == (1, True)
+    assert 300 < clock.now - 100 < 310
+
+
+def test_follow_says_once_which_node_is_silent_and_that_it_is_back(followed: Any) -> None:
+    api = Api(RUNS, RUNS, RUNS, DONE, pods=[silent_pod()])
+    real = api.read_node
+
+    def read_node(*given: Any, **options: Any) -> Any:
+        api.ready = "Unknown" if api.asked < 2 else "True"
+        return real(*given, **options)
+
+    api.read_node = read_node
+    told = [line for line in followed(api, "j")[1] if line.startswith("node ")]
+    assert told == [DO, "node node-1 answers again, or its pods are replaced"]
+
+
+DONE_RECORD = {
     "step": 200,
     "validation_loss": 5.512,
     "initial_validation_loss": 10.83,
+    "exact_match": 83.96,
+    "f1": 90.87,
     "sample": "The [light] of",
     "checkpoint": "/data/runs/r/checkpoints/step-00000200",
 }
-COMMANDS = {"sampleCommand": "kubectl exec x", "logsCommand": "kubectl logs x", "fetchCommand": "trainyard fetch x"}
+COMMANDS = {
+    "sampleCommand": "kubectl exec x",
+    "logsCommand": "kubectl logs x",
+    "fetchCommand": "trainyard fetch x",
+    "resumeCommand": "trainyard resume --stack s",
+}
 
 
-def ended(local: bool, stack: str, folder: str | None) -> str:
-    console, text = plain()
-    report(console, Target("c", "n", "j", folder, COMMANDS), TrainingStatus("j", "Complete", result=DONE), stack, local)
-    return text.getvalue()
-
-
-def in_order(text: str, *parts: str) -> bool:
-    places = [text.find(part) for part in parts]
-    return -1 not in places and places == sorted(places)
-
-
-def test_the_end_shows_loss_sample_model_and_the_next_commands_as_a_person_wants_them() -> None:
-    shown = ended(True, "local", "/srv")
-    model = "/srv/runs/r/checkpoints/step-00000200/model"
-    assert in_order(shown, "10.83 -> 5.51 in 200 steps", "The [light] of", model, "Next", "kubectl exec x")
-    # First the shell's environment, then sample, own text and cloud.
-    assert in_order(shown, "local env", "kubectl exec x", "trainyard upload", "make up", "doctor --stack gcp-c3")
-    assert shown.splitlines()[-1].strip() == ".venv/bin/trainyard doctor --stack gcp-c3"
-
-
-def test_the_end_on_a_cloud_brings_the_model_here_and_needs_no_local_environment() -> None:
-    shown = ended(False, "gcp-c3", None)
-    assert in_order(
-        shown, "/data/runs/r/checkpoints", "kubectl exec x", "fetch x", "upload", "pulumi up --stack gcp-c3"
-    )
-    assert "local env" not in shown
-
-
-def test_a_failure_shows_its_reason_and_how_to_try_again() -> None:
-    console = Console(file=io.StringIO(), width=100, record=True)
-    commands = {"logsCommand": "kubectl logs", "resumeCommand": "trainyard resume --stack s"}
-    failed = TrainingStatus("j", "Failed", "loss is nan at step 3")
-    report(console, Target("c", "n", "job", None, commands), failed, "s", True)
-    shown = console.export_text()
-    assert in_order(
-        shown, "The training failed: loss is nan at step 3", "local env", "kubectl logs", "trainyard resume --stack s"
-    )
+@pytest.mark.parametrize(
+    ("status", "stack", "folder", "parts", "never"),
+    [
+        (
+            TrainingStatus("j", "Complete", result=DONE_RECORD),
+            "local",
+            "/srv",
+            "10.83 -> 5.51 (F1 90.9, exact match 84.0) in 200 steps|The [light] of|The model, for transformers:"
+            "|/srv/runs/r/checkpoints/step-00000200/model|Next|local env|kubectl exec x|trainyard upload|make up"
+            "|.venv/bin/trainyard doctor --stack gcp-c3\n",
+            "fetch",
+        ),
+        (
+            TrainingStatus("j", "Complete", result=DONE_RECORD | {"adapter_of": "/data/weights/q"}),
+            "gcp-c3",
+            None,
+            "The adapter of /data/weights/q, for peft, on the shared volume:|/data/runs/r/checkpoints|kubectl exec x"
+            "|fetch x|upload|pulumi up --stack gcp-c3",
+            "local env",
+        ),
+        (
+            TrainingStatus("j", "Failed", "loss is nan at step 3"),
+            "local",
+            None,
+            "The training failed: loss is nan at step 3|local env|logs: kubectl logs x|trainyard resume --stack s",
+            "Next",
+        ),
+        (
+            TrainingStatus("j", "Stopped", "by `trainyard stop`"),
+            "gcp-c3",
+            None,
+            "The training is stopped by `trainyard stop`|trainyard resume --stack s",
+            "logs",
+        ),
+    ],
+)
+def test_the_end_says_how_it_went_and_which_commands_come_next(
+    status: TrainingStatus, stack: str, folder: str | None, parts: str, never: str
+) -> None:
+    console = Console(file=(text := io.StringIO()), width=200)
+    report(console, Target("c", "n", "j", folder, COMMANDS), status, stack, local=stack == "local")
+    places = [text.getvalue().find(part) for part in parts.split("|")]
+    assert -1 not in places, (places, text.getvalue())
+    assert places == sorted(places), "as a person wants them"
+    assert never not in text.getvalue()

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from cli import CommandError, doctor, logs
 from cli.__main__ import main
-from cli.follow import Board, report
+from cli.follow import display, report
 from cli.progress import Bar
 from cli.status import screen
 from cli.target import Target
@@ -70,8 +70,8 @@ def test_incidents_and_reasons_to_wait_in_follow(terminal: bool) -> None:
         TrainingStatus("j", "Waiting", f"ErrImagePull: {TEXT}"),
     ):
         shown = io.StringIO()
-        with Board(Console(file=shown, width=300, force_terminal=terminal, color_system=None)) as board:
-            board.show(found)
+        with display(Console(file=shown, width=300, force_terminal=terminal, color_system=None)) as show:
+            show(found, TARGET)
         assert clean(shown.getvalue(), terminal), repr(shown.getvalue())
 
 
@@ -131,11 +131,10 @@ def test_errors_of_every_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_reasons_to_wait_in_a_transfer(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     monkeypatch.setattr("cli.progress.PLAIN_SECONDS", 0.0)
-    monkeypatch.setattr("cli.progress.NAME_WIDTH", 300)
     with Bar(Console(file=shown, width=400, force_terminal=terminal, color_system=None)) as bar:
         bar.reached(1)
         bar.waiting(TEXT)
-        bar._progress.refresh()
+        bar._status._live.refresh()
     assert clean(shown.getvalue(), terminal), repr(shown.getvalue())
 
 

@@ -28,7 +28,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (folder / f"{name}.json").write_text(json.dumps({"checkpoint": {"latest": {"resources": resources}}}))
     listed = [{"name": "gcp-c3", "resourceCount": 70}, {"name": "gcp-a100"}, {"name": "gcp-smoke", "resourceCount": 9}]
     monkeypatch.setattr("infra.state.BACKEND", tmp_path)
-    monkeypatch.setattr(ps, "_pulumi", lambda *_: SimpleNamespace(returncode=0, stdout=json.dumps(listed)))
+    monkeypatch.setattr(ps, "ask_pulumi", lambda *_: SimpleNamespace(returncode=0, stdout=json.dumps(listed)))
     monkeypatch.setattr(ps, "is_local", lambda name: name.startswith("local"))
 
     def targets_of(stack: str) -> list[Target]:
@@ -44,8 +44,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def all_of(targets: list[Target], *_: object) -> list[TrainingStatus]:
         now = datetime.now(UTC)
         started, ended = now - timedelta(hours=3), now - timedelta(minutes=5)
-        running = TrainingStatus("train-1", "Running", "", started, None, 2, 2)
-        complete = TrainingStatus("train-1", "Complete", "run removed", started, ended, 2)
+        running = TrainingStatus("train-1", "Running", "", started, None, 2, 2, training="one")
+        complete = TrainingStatus(
+            "train-1", "Complete", "run removed", started, ended, 2, training=targets[-1].training
+        )
         return [complete] if len(targets) == 1 else [running, complete]
 
     monkeypatch.setattr(ps, "targets_of", targets_of)
@@ -91,6 +93,6 @@ def test_without_any_stack_it_says_what_to_do_and_whether_that_is_known(
         return SimpleNamespace(returncode=code, stdout=listed)
 
     monkeypatch.setattr("infra.state.BACKEND", tmp_path)
-    monkeypatch.setattr(ps, "_pulumi", answer)
+    monkeypatch.setattr(ps, "ask_pulumi", answer)
     assert main(["ps"]) == 0
     assert capsys.readouterr().out.startswith(first)

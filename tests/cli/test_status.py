@@ -17,7 +17,7 @@ from cli import CommandError
 from cli.__main__ import main
 from cli.cluster import INDEX, TrainingJob
 from cli.logs import choose
-from cli.status import _priced, screen
+from cli.status import screen
 from cli.target import Target, node_price
 from cli.training_status import look, status_file, summarize
 from trainer import record
@@ -90,7 +90,7 @@ def test_a_running_training_on_one_screen() -> None:
     for expected in [
         "Running for 30:00   trainyard/train-small-1 on trainyard-local",
         "3 of 3 run, 1 failed",
-        "round 3  step 120/500  loss 3.210  validation 3.500 (1.200 bits/byte)  1,234 tokens/s  1:20 to go",
+        "round 3  step 120/500  loss 3.210  validation 3.500 (1.200 bits per byte)  1,234 tokens/s  1:20 to go",
         "newest checkpoint: step 100",
         "10:00  worker 1  round 2 ended: a process was lost (SIGKILL)",
         "starting the pods",
@@ -210,10 +210,10 @@ def test_a_stopped_training_keeps_start_and_duration(started: str | None, lasted
     stopped = job([{"type": "Suspended", "status": "True"}], startTime=started)
     stopped["metadata"]["annotations"] = {STOPPED: STOPPED_AT}
     known = told("12:10:00", started=seconds("11:00:00"), began=seconds("12:00:00"), earlier_seconds=1800)
-    found = summarize(stopped, [], known)
+    found = summarize(stopped, [], known, price=2.0)
     assert found.started == datetime(2026, 11, 21, 11, 0, tzinfo=UTC)
     assert f" after {lasted}   " in shown(found)
-    assert _priced(found, "", {}, price=2.0).cost == pytest.approx(2.0 * 3 * 40 / 60)
+    assert found.cost(NOW) == pytest.approx(2.0 * 3 * 40 / 60)
 
 
 def test_a_resumed_training_does_not_count_from_zero() -> None:
@@ -401,21 +401,6 @@ def test_status_as_json(several: Any) -> None:
         assert found[0]["told"]["step"] == "2026-11-21T12:21:01+00:00"
         assert found[0]["pods"][1]["node"] == "node-1"
         assert found[0]["nodes"] == {}, "nobody may read nodes here"
-
-
-def test_a_watched_status_is_drawn_again_until_it_is_interrupted(several: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        looks.append(seconds)
-        if len(looks) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("cli.status.time.sleep", sleep)
-    code, said, _ = several("a b", "--watch")
-    assert (code, len(looks)) == (0, 3)
-    assert "120/500" in said
-    assert several("a b", "--watch", "--json")[0] == 2
 
 
 def test_the_price_of_a_node_is_that_of_the_stacks_list() -> None:
