@@ -102,7 +102,7 @@ class Etcd:
         self._patience = self._retry_seconds = retry_seconds
         self._request_seconds = REQUEST_SECONDS
         self._lease: str | None = None
-        self._renewed = self._kept = 0.0
+        self._renewed, self._kept = 0.0, time.monotonic()
         self._token: str | None = None
         where = access.host, access.port
         plain, tls = urllib3.HTTPConnectionPool, urllib3.HTTPSConnectionPool
@@ -127,15 +127,13 @@ class Etcd:
         return [_value(kvs[0]) if kvs else None for kvs in found]
 
     def get_changed(
-        self, key: str, known: Value | None, prefix: str | None, since: int = 0
+        self, key: str, known: Value | None, prefix: str, since: int = 0
     ) -> tuple[Value | None, dict[str, Value], int]:
         """The value of `key`, sent only if it is not `known`, what was written under `prefix` after revision `since`,
         by the rest of its keys, and the revision of the store."""
         unchanged = {"target": "MOD", "result": "EQUAL", "mod_revision": str(known.revision if known else 0)}
-        under = []
-        if prefix:
-            keys = {"key": _encode(prefix), "range_end": _encode(_end(prefix))}
-            under = [{"request_range": {**keys, "min_mod_revision": str(since + 1)}}]
+        keys = {"key": _encode(prefix), "range_end": _encode(_end(prefix))}
+        under = [{"request_range": {**keys, "min_mod_revision": str(since + 1)}}]
         body = {
             "compare": [{"key": _encode(key), **unchanged}],
             "success": under,
@@ -146,8 +144,7 @@ class Etcd:
         if not reply.get("succeeded"):
             now = found.pop(0)
             known = _value(now[0]) if now else None
-        skip = len(prefix or "")
-        new = {base64.b64decode(kv["key"]).decode()[skip:]: _value(kv) for kvs in found for kv in kvs}
+        new = {base64.b64decode(kv["key"]).decode()[len(prefix) :]: _value(kv) for kvs in found for kv in kvs}
         return known, new, int(reply["header"]["revision"])
 
     def put(self, key: str, value: bytes) -> None:

@@ -7,6 +7,8 @@ could be seen (the store was away, this process was frozen) does not count as wa
 
 If the backend has a key for each member's heartbeat (etcd), heartbeats stay out of the shared state. The state has one
 key, and each write invalidates the concurrent ones: hundreds of members would spend their time on refused heartbeats.
+For the same reason a heartbeat tells which round its member asks for: whoever writes the state next lets in all who
+ask, and their own writes, which would be refused one after the other, are no longer needed.
 
 torch keeps every round open for a last call. Members change rounds with one write (rendezvous.py), so each member of
 the last round either waits for the next one or is gone when it opens: it begins at once. Newcomers arrive in groups:
@@ -18,6 +20,7 @@ import random
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,20 +39,30 @@ log = logging.getLogger(__name__)
 
 LEAST_GLANCE_SECONDS = 1.5
 """Agents look about once a second: up to this much of any pause between two looks counts as watched."""
+LOOKS_A_SECOND = 128
+"""At most so often do all members together look at a large round that stands still: etcd spends 1.5 ms on each look."""
 BACKOFF_SECONDS = 0.01
 """First pause after a write that lost to another member's; it doubles, up to this much for each member. In a large
 round all write at once and each write invalidates the others: without pauses, 256 members need 30,000 writes."""
 LONGEST_BACKOFF_SECONDS = 2.0
 
 
+@dataclass(frozen=True)
+class Beat:
+    moment: datetime
+    """By the member's own clock."""
+    asked: int | None = None
+    """The round that it asks for."""
+
+
 class BeatingBackend(RendezvousBackend):
     """A backend with a key for each member's heartbeat."""
 
-    beats: Mapping[str, datetime]
-    """Member -> its newest heartbeat, by its own clock, as of the newest `get_state`."""
+    beats: Mapping[str, Beat]
+    """Member -> its newest heartbeat as of the newest `get_state`."""
 
     @abstractmethod
-    def beat(self, member: str, moment: datetime) -> None:
+    def beat(self, member: str, beat: Beat) -> None:
         """Write a member's heartbeat."""
 
 
@@ -67,8 +80,14 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         self._looked: float | None = None
         self._refused = 0
         """Consecutive writes that lost to another member's."""
-        self._silence: dict[Any, tuple[datetime, float]] = {}
-        """Member -> its newest heartbeat and the seconds for which we have watched it stay the same."""
+        self._watched = 0.0
+        """Seconds for which we have watched the members."""
+        self._seen: dict[str, tuple[datetime, float]] = {}
+        """Member -> its newest heartbeat, and what `_watched` was when we first saw it."""
+        self._asked: int | None = None
+        """The round that this node asks for."""
+        self._text: bytes | None = None
+        """What the state was read from, as long as it is unchanged here."""
         self._last, self._members = -1, frozenset[Any]()
         """The newest round that this node was in, and its members."""
         self.largest = 0
@@ -76,7 +95,7 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
 
     def remember(self) -> None:
         """Record the complete current round: once its members are back, the next round need not wait."""
-        self._last, self._members = self._state.round, frozenset(self._state.participants)
+        self._last, self._members, self._asked = self._state.round, frozenset(self._state.participants), None
         self.largest = max(self.largest, len(self._members))
 
     def returning(self) -> int:
@@ -87,14 +106,40 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         """Write this node's heartbeat if the backend has a key for it; otherwise torch writes it into the state."""
         if isinstance(self._backend, BeatingBackend):
             self._state.last_heartbeats[node] = moment = datetime.now(UTC)
-            self._backend.beat(str(node), moment)
+            self._backend.beat(str(node), Beat(moment, self._asked))
+
+    def ask(self, node: Any, nothing: bool = False) -> None:
+        """Let this node's heartbeats ask for the round to come, or for none."""
+        asked = None if nothing else self._coming
+        if asked != self._asked:
+            self._asked = asked
+            self.beat(node)
+
+    @property
+    def is_let_in(self) -> bool:
+        """Whether the round that this node asks for is there."""
+        return self._asked == self._state.round
+
+    def asking(self) -> set[Any]:
+        """The living members that ask for the round to come."""
+        asking = [member for member, beat in self._beats.items() if beat.asked == self._coming]
+        return {rendezvous_state.read_member(member) for member in asking if not self._is_lost(member)}
+
+    @property
+    def _coming(self) -> int:
+        """The round that forms, or the one after the complete round."""
+        return self._state.round + self._state.complete
+
+    @property
+    def _beats(self) -> Mapping[str, Beat]:
+        return self._backend.beats if isinstance(self._backend, BeatingBackend) else {}
 
     def sync(self) -> bool | None:
         written = self._exchange()
         if written is False:
             self._refused += 1
             longest = min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS * len(self._state.last_heartbeats))
-            time.sleep(random.uniform(0, min(longest, BACKOFF_SECONDS * 2**self._refused)))
+            time.sleep(random.uniform(0, min(longest, BACKOFF_SECONDS * 2 ** min(self._refused, 10))))
             # The state in the refusal is old by now: a change of it would be refused again.
             self._last_sync_time = -1.0
             self._exchange()
@@ -109,20 +154,28 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         """
         written: bool | None = None
         if self._dirty:
+            self._text = None
             apart = isinstance(self._backend, BeatingBackend)
             answer = self._backend.set_state(rendezvous_state.encode(self._state, heartbeats=not apart), self._token)
             found, written = (answer[:2], answer[2]) if answer else (None, False)
-        elif time.monotonic() - self._last_sync_time < self._cache_duration:
+        elif self._clock() - self._last_sync_time < max(self._cache_duration, self._between_looks()):
             return None
         else:
             found = self._backend.get_state()
-        if not written:  # otherwise the store holds this node's state
-            # An empty store is a fresh start: this node's state of a round is void.
-            self._state = self._read(*found) if found else _RendezvousState()
-        self._token, self._dirty = found[1] if found else None, False
-        self._last_sync_time = time.monotonic()
+        # An empty store is a fresh start: this node's state of a round is void.
+        if found is None:
+            self._state = _RendezvousState()
+        elif not written and found[0] != self._text:  # a thousand members are not read once a second
+            self._state = self._read(*found)
+        self._text, self._token = found or (None, None)
+        self._dirty, self._last_sync_time = False, self._clock()
         self._sanitize()
         return written
+
+    def _between_looks(self) -> float:
+        """Seconds, at most those between two heartbeats."""
+        interval = self._settings.keep_alive_interval.total_seconds()
+        return min(interval, len(self._state.last_heartbeats) / LOOKS_A_SECOND)
 
     def _read(self, data: bytes, token: Any) -> _RendezvousState:
         try:
@@ -133,26 +186,26 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
             return _RendezvousState()
 
     def _sanitize(self) -> None:
-        state, interval = self._state, self._settings.keep_alive_interval.total_seconds()
-        beats = self._backend.beats if isinstance(self._backend, BeatingBackend) else {}
-        state.last_heartbeats.update({node: beats[str(node)] for node in state.last_heartbeats if str(node) in beats})
+        state, interval, beats = self._state, self._settings.keep_alive_interval.total_seconds(), self._beats
         now = self._clock()
         # Count at most half an interval of a pause (store away, process frozen). A live member is then silent for at
         # most an interval before the pause, this half, and an interval after it: less than the three that it may be.
-        watched = 0.0 if self._looked is None else min(now - self._looked, max(interval / 2, LEAST_GLANCE_SECONDS))
+        if self._looked is not None:
+            self._watched += min(now - self._looked, max(interval / 2, LEAST_GLANCE_SECONDS))
         self._looked = now
 
-        silence: dict[Any, tuple[datetime, float]] = {}
-        for node, heartbeat in state.last_heartbeats.items():
-            known = self._silence.get(node)
-            silence[node] = (heartbeat, known[1] + watched if known and known[0] == heartbeat else 0.0)
-        window = interval * self._settings.keep_alive_max_attempt
-        self._dead_nodes = [node for node, (_, seconds) in silence.items() if seconds > window]
-        self._silence = silence
+        members = {str(node): node for node in state.last_heartbeats}
+        for member, node in members.items():
+            if member in beats:
+                state.last_heartbeats[node] = beats[member].moment
+        moments = {member: state.last_heartbeats[node] for member, node in members.items()}
+        for member, moment in (moments | {member: beat.moment for member, beat in beats.items()}).items():
+            if member not in self._seen or self._seen[member][0] != moment:
+                self._seen[member] = moment, self._watched
+        self._dead_nodes = [node for member, node in members.items() if self._is_lost(member)]
 
         participants = len(state.participants)
         for node in self._dead_nodes:
-            # It stays in self._silence: until the change is written, the next look finds the member again, as dead.
             del state.last_heartbeats[node]
             state.participants.pop(node, None)
             state.wait_list.discard(node)
@@ -160,6 +213,11 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         if len(state.participants) < participants:
             _remove_participant_epilogue(state, self._settings)
         self._end_last_call()
+
+    def _is_lost(self, member: str) -> bool:
+        """Whether its heartbeat has stayed the same for as long as we may wait for the next."""
+        window = self._settings.keep_alive_interval.total_seconds() * self._settings.keep_alive_max_attempt
+        return member in self._seen and self._watched - self._seen[member][1] > window
 
     def _end_last_call(self) -> None:
         """End the last call if this node was in the last round: no member is left to come.

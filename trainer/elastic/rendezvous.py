@@ -30,10 +30,12 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     RendezvousTimeout,
     _Action,
     _DistributedRendezvousOpExecutor,
+    _remove_participant_epilogue,
     _RendezvousExitOp,  # no public way to leave a round in torch 2.15
     _should_keep_alive,
 )
 
+from trainer.elastic import rendezvous_state
 from trainer.elastic.liveness import WatchingStateHolder
 from trainer.plain import counted
 
@@ -48,6 +50,7 @@ CLOSE_SECONDS, HEARTBEAT_SECONDS = 30, 5
 KEEP_ALIVE_SECONDS = 5
 KEEP_ALIVE_ATTEMPTS = 3
 """A member that is silent for 15 s is lost."""
+CHANGES_ROUNDS = {_Action.ADD_TO_PARTICIPANTS, _Action.ADD_TO_WAIT_LIST, _Action.REMOVE_FROM_PARTICIPANTS}
 OWNER = "trainyard/run"
 """Key of the store that names the run whose rendezvous it is."""
 
@@ -58,7 +61,7 @@ class OpExecutor(_DistributedRendezvousOpExecutor):
     torch leaves with one write, waits with another and joins with a third. Between them, which is long on a busy
     machine, a member looks lost; and each of a thousand members writes them all. Here a member leaves one round to wait
     for the next, and who opens that lets in all who wait. If the backend has keys for heartbeats, a heartbeat does not
-    change the state.
+    change the state, and whoever writes that takes all along who ask for the same.
     """
 
     leaving = False
@@ -76,7 +79,12 @@ class OpExecutor(_DistributedRendezvousOpExecutor):
             # keep-alive lasts.
             if _should_keep_alive(context):
                 self._state_holder.beat(self._node)
-            return state_handler(context, deadline)
+            if isinstance(state_handler, _RendezvousExitOp) and self._state_holder.is_let_in and not self.leaving:
+                return _Action.FINISH  # it is out of its last round, and another has let it into the next
+            action = state_handler(context, deadline)
+            if action in CHANGES_ROUNDS and not self.leaving:
+                self._state_holder.ask(self._node)
+            return action
 
         super().run(beating, deadline, update_deadline)
 
@@ -84,18 +92,37 @@ class OpExecutor(_DistributedRendezvousOpExecutor):
         """Do nothing: torch inspects the stack for each event, half the time of a large round, and nobody listens."""
 
     def _remove_from_participants(self) -> None:
+        others = self._others() if self._state.complete else set()  # else it gives up the round that forms
         super()._remove_from_participants()
         if not self.leaving:
-            self._add_to_wait_list()
+            super()._add_to_wait_list()
+            self._await_next_round(others)
+
+    def _add_to_wait_list(self) -> None:
+        super()._add_to_wait_list()
+        self._await_next_round(self._others())
 
     def _add_to_participants(self) -> None:
         state, most = self._state, self._settings.max_nodes - 1 - len(self._state.participants)
-        for node in sorted(state.wait_list - {self._node})[:most]:
+        for node in sorted((state.wait_list | self._others()) - state.participants.keys() - {self._node})[:most]:
             state.wait_list.discard(node)
             state.participants[node] = 0  # its rank is set once the round is complete
+            state.last_heartbeats.setdefault(node, rendezvous_state.NEVER)
         if state.deadline is None and len(state.participants) >= self._settings.min_nodes:
             state.deadline = datetime.now(UTC) + self._settings.timeout.last_call
         super()._add_to_participants()
+
+    def _others(self) -> set[Any]:
+        """Who else asks for what this node is about to do."""
+        return self._state_holder.asking() - self._state.redundancy_list - {self._node}
+
+    def _await_next_round(self, nodes: set[Any]) -> None:
+        """Let them leave the complete round, if they are in it, and wait for the next one."""
+        for node in nodes:
+            self._state.participants.pop(node, None)
+            self._state.wait_list.add(node)
+            self._state.last_heartbeats.setdefault(node, rendezvous_state.NEVER)
+        _remove_participant_epilogue(self._state, self._settings)
 
 
 class _LeaveOp(_RendezvousExitOp):
@@ -231,6 +258,7 @@ class Handler(DynamicRendezvousHandler):
         self._stop_heartbeats()
         self._op_executor.leaving = True
         try:
+            self._state_holder.ask(self._this_node, nothing=True)
             self._op_executor.run(_LeaveOp(), self._get_deadline(self._settings.timeout.heartbeat))
         except RendezvousError as error:
             log.warning("could not leave the rendezvous: %s", error)

@@ -13,14 +13,12 @@ from torch.distributed.elastic.rendezvous.api import RendezvousHandler, Rendezvo
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import Token
 
 from trainer.elastic.etcd import LEASE_SECONDS, RETRY_SECONDS, Etcd, Value, access
-from trainer.elastic.liveness import BeatingBackend
+from trainer.elastic.liveness import Beat, BeatingBackend
 from trainer.elastic.rendezvous import Handler, create_handler
 
 NAME = "etcd-v3"
 PREFIX = "/trainyard/rendezvous/"
 POLL_SECONDS = 0.1
-BEATS_SECONDS = 0.9
-"""Least time between two looks at the heartbeats: torch looks once a second while nothing happens."""
 LOOK_SECONDS = 1.0
 """Between two looks at the members, while one waits for another."""
 BATCH = 100
@@ -33,31 +31,28 @@ class EtcdBackend(BeatingBackend):
     def __init__(self, etcd: Etcd, run_id: str) -> None:
         self._etcd, self._key, self._beats = etcd, f"{PREFIX}{run_id}/state", f"{PREFIX}{run_id}/beats/"
         self._known: Value | None = None
-        self._looked = -BEATS_SECONDS
         self._seen = 0
         """The revision of the store up to which its heartbeats were read."""
-        self.beats: Mapping[str, datetime] = {}
+        self.beats: Mapping[str, Beat] = {}
 
     @property
     def name(self) -> str:
         return NAME
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        # Only what is new is sent: the state is large in a large round, and most members write once in five looks. A
-        # look after a refused write needs only the state.
-        look = time.monotonic() - self._looked >= BEATS_SECONDS
-        beats = self._beats if look else None
-        self._known, new, revision = self._etcd.get_changed(self._key, self._known, beats, self._seen)
-        if look:
-            self._looked = time.monotonic()
-            self._seen = revision  # of a store that lost its data, which counts from 1 again, the next ones are seen
-            read = {who: datetime.fromisoformat(beat.data.decode()) for who, beat in new.items()}
-            self.beats = {**self.beats, **read}
+        # Only what is new is sent: the state is large in a large round, and most members write once in five looks.
+        known = self._known
+        self._known, new, revision = self._etcd.get_changed(self._key, known, self._beats, self._seen)
+        read = {member: _read_beat(beat.data) for member, beat in new.items()}
+        # A store that lost its data counts its revisions from 1 again, and nobody in it asks for a round yet.
+        self.beats = {**self.beats, **read} if self._known or not known else read
+        self._seen = revision if self._known else 0
         return (self._known.data, self._known.revision) if self._known else None
 
-    def beat(self, member: str, moment: datetime) -> None:
-        self._etcd.put(self._beats + member, moment.isoformat().encode())
-        self.beats = {**self.beats, member: moment}  # the next look may be a second away
+    def beat(self, member: str, beat: Beat) -> None:
+        text = beat.moment.isoformat() + ("" if beat.asked is None else f" {beat.asked}")
+        self._etcd.put(self._beats + member, text.encode())
+        self.beats = {**self.beats, member: beat}  # the next look may be a second away
         if self._known is not None:  # whoever wrote it: a spare that leaves would take the round with it
             self._etcd.keep(self._known)
 
@@ -131,6 +126,7 @@ class EtcdStore(Store):
     def _until(self, keys: list[str], timeout: timedelta, values: dict[str, bytes]) -> None:
         """Fill `values` with what `keys` hold, waiting for those that are not there yet."""
         deadline, look = time.monotonic() + timeout.total_seconds(), time.monotonic() + LOOK_SECONDS
+        pause = POLL_SECONDS
         while True:
             values |= self._found([key for key in keys if key not in values])
             missing = [key for key in keys if key not in values]
@@ -142,7 +138,8 @@ class EtcdStore(Store):
                 look += LOOK_SECONDS
                 if self.is_over():
                     raise DistStoreError(f"nobody is left to write {', '.join(missing[:5])}")
-            time.sleep(POLL_SECONDS)
+            time.sleep(pause)
+            pause = min(1.5 * pause, LOOK_SECONDS)  # a thousand members wait the longer for their ranks
 
     # torch's C++ side (PrefixStore) calls some methods by other names than its Python side.
     multiGet = multi_get
@@ -172,6 +169,11 @@ def create(parameters: RendezvousParameters) -> Handler:
 def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
     """What the entry point names: a function that returns the creator (torch's contract)."""
     return create
+
+
+def _read_beat(text: bytes) -> Beat:
+    moment, _, asked = text.decode().partition(" ")
+    return Beat(datetime.fromisoformat(moment), int(asked) if asked else None)
 
 
 def _bytes(value: str | bytes) -> bytes:

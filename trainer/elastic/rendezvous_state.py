@@ -23,7 +23,7 @@ NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 @lru_cache(maxsize=10_000)  # in a large round the same members are read many times a second
-def _read_member(text: str) -> _NodeDesc:
+def read_member(text: str) -> _NodeDesc:
     """The inverse of torch's own text of a member."""
     address, process, number = text.rsplit("_", 2)
     return _NodeDesc(address, int(process), int(number))
@@ -50,15 +50,15 @@ def decode(data: bytes) -> _RendezvousState:
     try:
         document: dict[str, Any] = json.loads(zlib.decompress(data))
         members = {
-            "participants": {_read_member(name): rank for name, rank in document["participants"].items()},
-            "wait_list": set(map(_read_member, document["wait_list"])),
-            "redundancy_list": set(map(_read_member, document["redundancy_list"])),
+            "participants": {read_member(name): rank for name, rank in document["participants"].items()},
+            "wait_list": set(map(read_member, document["wait_list"])),
+            "redundancy_list": set(map(read_member, document["redundancy_list"])),
         }
         beats: dict[str, str] | None = document["last_heartbeats"]
         if beats is None:
             heartbeats = dict.fromkeys(set().union(*members.values()), NEVER)
         else:
-            heartbeats = {_read_member(name): datetime.fromisoformat(beat) for name, beat in beats.items()}
+            heartbeats = {read_member(name): datetime.fromisoformat(beat) for name, beat in beats.items()}
         deadline = document["deadline"] and datetime.fromisoformat(document["deadline"])
         state = _RendezvousState()
         vars(state).update(document, **members, deadline=deadline, last_heartbeats=heartbeats)

@@ -263,10 +263,12 @@ def test_after_a_refused_write_the_state_is_read_again(world: World, monkeypatch
 @pytest.mark.parametrize(
     ("most", "let_in", "complete"), [(4, {B, C, D}, False), (3, {B, C, D}, True), (2, {B, D}, True)]
 )
-def test_who_opens_a_round_lets_in_all_who_wait_with_one_write(most: int, let_in: set[Any], complete: bool) -> None:
+def test_who_opens_a_round_lets_in_all_who_wait_with_one_write(
+    world: World, most: int, let_in: set[Any], complete: bool
+) -> None:
     """Otherwise each of a thousand members writes the state once more. Nobody takes the place of the one who opens."""
     settings = RendezvousSettings("run", 2, most, RendezvousTimeout(), timedelta(seconds=5), 3)
-    opener = OpExecutor(D, None, settings)  # pyrefly: ignore[bad-argument-type]
+    opener = OpExecutor(D, world.watcher(), settings)
     opener._state = _RendezvousState()
     opener._state.wait_list = {B, C, D}
     opener._add_to_participants()

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -161,6 +162,42 @@ def test_a_member_beats_while_others_are_faster_with_every_change(
     leaving.join(20)
     assert not leaving.is_alive()
     wait_until(lambda: watching.num_nodes_waiting() == 1, 60, "b sees that a waits for the next round")
+
+
+def test_who_writes_takes_all_along_who_ask_for_the_same(
+    nodes: Callable[[int, int], Nodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand members, each of whose writes invalidates the others', would need minutes for a round."""
+    group = nodes(3, 3)
+    for number, name in enumerate("abc", 1):
+        group.add(name, f"127.0.0.{number}")
+    for name in "bc":  # always too late
+        swap = etcd_of(group.handlers[name]).swap
+        late = lambda key, value, revision, swap=swap: swap(key, value, revision + 1)  # noqa: E731
+        monkeypatch.setattr(etcd_of(group.handlers[name]), "swap", late)
+    writing = group.handlers["a"]
+
+    def asked() -> bool:
+        writing.num_nodes_waiting()
+        return len(writing._state_holder.asking()) == 2
+
+    for _ in range(2):
+        with ThreadPoolExecutor(2) as pool:
+            late_ones = [pool.submit(group.handlers[name].next_rendezvous) for name in "bc"]
+            wait_until(asked, 30, "both ask for the round")
+            assert {writing.next_rendezvous().world_size, *(each.result().world_size for each in late_ones)} == {3}
+    assert group.handlers["c"].round == 2
+
+
+def test_nobody_brings_a_member_back_that_leaves(nodes: Callable[[int, int], Nodes]) -> None:
+    group = nodes(1, 3)
+    for number, name in enumerate("abc", 1):
+        group.add(name, f"127.0.0.{number}")
+    group.meet("abc")
+    leaving = group.handlers["c"]
+    leaving._op_executor.run(_RendezvousExitOp(), time.monotonic() + 10)  # asks for the next round
+    leaving.leave()
+    assert group.meet("ab")["a"].world_size == 2
 
 
 def test_members_that_come_back_wait_for_no_others(nodes: Callable[[int, int], Nodes]) -> None:
