@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import typer
 
 
@@ -11,6 +14,11 @@ class CommandError(typer.TyperException):
     def __init__(self, text: str, code: int = 1):
         super().__init__(text)
         self.exit_code = code
+
+
+def name_of(path: Path) -> str:
+    """Its own name, also that of a link: one of the Hugging Face cache leads to a file that is called by its digest."""
+    return os.path.basename(os.path.abspath(path))
 
 
 def last_line(output: str) -> str:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli import CommandError
+from cli import CommandError, name_of
 from cli.target import PROOF, known
 from infra.clouds import cloud_of
 from infra.config import ConfigError, StackConfig
@@ -197,7 +197,7 @@ def read_model(given: str) -> tuple[str, Path | None, str]:
         raise CommandError(
             f"--model {given}: config.json: {why}; give a folder that transformers loads", code=2
         ) from None
-    return f"/data/models/{folder.resolve().name}", folder, "gpt2"
+    return f"/data/models/{name_of(folder)}", folder, "gpt2"
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ def read_data(given: str, tokens: int | None) -> Data:
     told = f"{told}, about {rounded(tokens)} tokens"
     if given == "sample":
         return Data(given, tokens, told)
-    return Data(path.resolve().name, tokens, told, path, max(map(longest_conversation, files)))
+    return Data(name_of(path), tokens, told, path, max(map(longest_conversation, files)))
 
 
 def longest_conversation(path: Path) -> int:

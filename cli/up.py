@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import CommandError
+from cli import CommandError, name_of
 from cli.pulumi import pulumi
 from cli.target import (
     RunningStack,
@@ -43,16 +43,19 @@ Data = Annotated[
         "training begins. May be repeated.",
     ),
 ]
+FollowLinks = Annotated[
+    bool, typer.Option("--follow-links", help="Also what links of the folder name on this machine.")
+]
 
 
-def up(stack: StackName = "", yes: Yes = False, data: Data = None) -> int:
+def up(stack: StackName = "", yes: Yes = False, data: Data = None, follow_links: FollowLinks = False) -> int:
     """Pulumi shows what it will do and asks; the stack is made if it is not there, and selected. A training that
     ended before it was done resumes from its newest checkpoint, one that `trainyard stop` has stopped stays so; the
     same `up` again changes nothing else. For a stack on this machine the toolchain is built, and the node starts,
     before that. With --data, a new stack gets its volume first, then the upload, then the rest.
     """
     config = configuration(stack)  # tells every mistake before anything is built
-    uploads = {source: _destination(source, config, stack) for source in data or ()}
+    uploads = {source: _destination(source, config, stack, follow_links) for source in data or ()}
     _refuse_unasked(yes, "make")
     local = stack == "local" or is_local(stack) or config.cluster.context == NODE_CONTEXT
     if local:
@@ -62,20 +65,20 @@ def up(stack: StackName = "", yes: Yes = False, data: Data = None) -> int:
         enter_local()
     code = run("pulumi", "stack", "select", "--create", stack)
     options = ["--suppress-outputs"] if local else []
-    code = code or (_upload(uploads, stack, yes, local) if uploads else 0)
+    code = code or (_upload(uploads, stack, yes, local, follow_links) if uploads else 0)
     code = code or pulumi("up", stack, yes, local, *options)
     return code or _resume(stack)
 
 
-def _destination(source: str, config: StackConfig, stack: str) -> str:
+def _destination(source: str, config: StackConfig, stack: str, follow_links: bool) -> str:
     """The folder on the volume to which a file or folder belongs. Raises CommandError unless the stack reads it."""
     from cli.upload import local_files, use  # with Kubernetes' client, half a second
 
-    local_files(source)  # tells what cannot be sent
+    local_files(source, follow_links)  # tells what cannot be sent
     path = Path(source)
     is_model = (path / "config.json").is_file()
     folder = f"{DATA}/models" if is_model else DATA
-    inside = PurePosixPath(folder, path.resolve().name)
+    inside = PurePosixPath(folder, name_of(path))
     read: set[str] = set()
     for each in config.each_training:
         training = each.training
@@ -88,7 +91,7 @@ def _destination(source: str, config: StackConfig, stack: str) -> str:
     return folder if path.is_file() else str(inside)
 
 
-def _upload(uploads: Mapping[str, str], stack: str, yes: bool, local: bool) -> int:
+def _upload(uploads: Mapping[str, str], stack: str, yes: bool, local: bool, follow_links: bool) -> int:
     """Make the stack's volume if it is not there, and bring files there before a Job that reads them would fail."""
     from cli.cluster import ContextError
     from cli.upload import send
@@ -103,7 +106,7 @@ def _upload(uploads: Mapping[str, str], stack: str, yes: bool, local: bool) -> i
             return code
     try:
         for source, folder in uploads.items():
-            send(source, stack, folder)
+            send(source, stack, folder, follow_links=follow_links)
     except ContextError as error:
         volume = volume_of(stack)
         get = volume.commands.get("credentialsCommand") if volume else None

@@ -14,11 +14,12 @@ from typing import Annotated
 
 import typer
 
-from cli import CommandError
+from cli import CommandError, name_of
 from cli.pods import volume_pod
 from cli.programs import find_rsync
 from cli.rsync import send as send_files
 from cli.target import Kubeconfig, RunningStack, volume_of
+from cli.up import FollowLinks
 from cli.volume import below
 from trainer.config.addresses import passed_over
 from trainer.plain import counted, plain
@@ -30,9 +31,7 @@ def upload(
     stack: RunningStack = "",
     kubeconfig: Kubeconfig = None,
     to: Annotated[str | None, typer.Option(metavar="FOLDER", help=f"Under {DATA}. Default: FROM's name.")] = None,
-    follow_links: Annotated[
-        bool, typer.Option("--follow-links", help="Also what links of the folder name on this machine.")
-    ] = False,
+    follow_links: FollowLinks = False,
 ) -> None:
     inside = send(source, stack, to, kubeconfig, follow_links)
     print(plain(use(Path(source), inside, stack)))
@@ -42,7 +41,7 @@ def send(source: str, stack: str, to: str | None, kubeconfig: str | None = None,
     """Bring FROM to the volume; return where pods see it. Raises CommandError."""
     path, names = Path(source), local_files(source, follow_links)
     # A file goes to the top, a folder keeps its name.
-    folder = below(to if to is not None else "" if path.is_file() else path.resolve().name)
+    folder = below(to if to is not None else "" if path.is_file() else name_of(path))
     find_rsync()  # before a pod is made
     if (target := volume_of(stack, kubeconfig)) is None:
         raise CommandError(f"stack {stack} has no volume yet; run `trainyard up --stack {stack}` first")

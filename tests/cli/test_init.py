@@ -120,6 +120,13 @@ def test_what_lies_on_this_machine_is_to_be_uploaded(written: Path, capsys: pyte
     assert f"  trainyard up --stack mine --data {data} --data {model}\n" in shown
 
 
+def test_a_link_keeps_its_name_by_which_its_kind_is_known(written: Path) -> None:
+    chats(written).rename(written / "0a1b2c")
+    (written / "train.jsonl").symlink_to("0a1b2c")
+    assert main(["init", "mine", "--like", "local", "--data", str(written / "train.jsonl"), "--model", QWEN]) == 0
+    assert read(written).dataset.input[0].endswith("train.jsonl")
+
+
 def weights(folder: Path, **config: Any) -> Path:
     """A small Llama of 512 positions on this machine."""
     made = folder / "weights"

@@ -255,9 +255,9 @@ def test_data_is_uploaded_between_the_volume_and_the_training_in_one_command(
     monkeypatch.setattr("infra.stackfiles.ROOT", tmp_path)
     monkeypatch.setattr("cli.up._resume", lambda stack: 0)
 
-    def send(source: Path, stack: str, *given: object) -> None:
+    def send(source: Path, stack: str, *given: object, **_: object) -> None:
         with typed.open("a") as notes:
-            notes.write(f"{Path(source).name} to {given[-1]}\n")
+            notes.write(f"{Path(source).name} to {given[0]}\n")
 
     monkeypatch.setattr("cli.upload.send", send)
     values: dict[str, Any] = {"cluster": {"context": "kind-kind"}, "image": {"registry": "r:1"}}
@@ -267,12 +267,15 @@ def test_data_is_uploaded_between_the_volume_and_the_training_in_one_command(
     }
     config = {f"trainyard:{key}": value for key, value in values.items()}
     (tmp_path / "Pulumi.mine.yaml").write_text(yaml.safe_dump({"config": config}))
-    (tmp_path / "book.txt").write_text("text")
+    (tmp_path / "0a1b2c").write_text("text")
+    (tmp_path / "book.txt").symlink_to("0a1b2c")  # as in the Hugging Face cache
     for folder, name in (("corpus", "a.md"), ("base", "config.json"), ("other", "b.md")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_text("{}")
+    (tmp_path / "base" / "model.safetensors").symlink_to("../0a1b2c")
     sources = [word for name in ("book.txt", "corpus", "base") for word in ("--data", str(tmp_path / name))]
-    assert main(["up", "--stack", "mine", "--yes", *sources]) == 0
+    assert main(["up", "--stack", "mine", "--yes", *sources]) == 1, "a link without consent"
+    assert main(["up", "--stack", "mine", "--yes", "--follow-links", *sources]) == 0
     sent = ["book.txt to /data", "corpus to /data/corpus", "base to /data/models/base"]
     assert typed.read_text().splitlines() == ["up before" if there else "up true", *sent, "up "]
 
