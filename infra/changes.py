@@ -32,8 +32,11 @@ STATE = "pulumi:pulumi:readStackResourceOutputs"
 #: Parts that only `cluster.replace` lets a change replace.
 PRECIOUS = ("cluster", "data", "objects")
 KIND = "cluster.kind"
+#: The key under which Pulumi refuses to replace the cluster: without a preview in the middle of the `up`, when a new
+#: disk is made and the old one is to go, and no `up` leads back (3.200.0).
+PROTECTED = "cluster.deletionProtection"
 #: Keys that say what a change of another one loses.
-READ = ("storage.retain", "storage.tier")
+READ = ("storage.retain", "storage.tier", PROTECTED)
 #: Key of the record for the shared volume's kind, with the default filled in.
 VOLUME = "volume"
 #: Key of the record for a digest of what the stack file asked for: what to train, and on what.
@@ -116,9 +119,11 @@ def problems(config: StackConfig, built: Mapping[str, Any]) -> Iterator[str]:
         old, new = built[key], config.value(key)
         start = f"{key}: {_shown(new)} on a stack that lives with {_shown(old)}"
         back = "remove it" if old is None else f"set it back to {_shown(old)}"
-        if reason := _impossible(moved[key], old, new, built):
+        if reason := _impossible(moved[key], old, new, _stays(config, built)):
             yield f"{start}; {reason}; {back}, or change it after `pulumi destroy`"
-        elif not config.cluster.replace and (lost := _lost(moved[key], built)):
+        elif (lost := _lost(moved[key], built)).startswith("the cluster") and built.get(PROTECTED):
+            yield f"{start} replaces {lost}, which {PROTECTED} protects; {back}, or first run `trainyard up` with false"
+        elif lost and not config.cluster.replace:
             yield f"{start} replaces {lost}; {back}, or set cluster.replace: true to lose what is there"
 
 
@@ -139,10 +144,16 @@ def _moved(config: StackConfig, built: Mapping[str, Any]) -> Iterator[tuple[str,
             yield key, marks(field)
 
 
-def _impossible(said: list[Mark], old: Any, new: Any, built: Mapping[str, Any]) -> str:
+def _stays(config: StackConfig, built: Mapping[str, Any]) -> set[str]:
+    """The kind of the volume that a stack keeps, alone and with its tier; empty where it gets another one."""
+    volume, storage = built.get(VOLUME, ""), config.storage
+    if storage.kind not in (None, volume) or getattr(storage, "disk", None):
+        return set()
+    return {volume, f"{volume} {built.get('storage.tier')}"}
+
+
+def _impossible(said: list[Mark], old: Any, new: Any, there: set[str]) -> str:
     """Why a change cannot succeed; "": it can."""
-    volume = built.get(VOLUME, "")
-    there = {volume, f"{volume} {built.get('storage.tier')}"}
     rows = (mark for mark in said if isinstance(mark, Impossible) and (not mark.on or there & {*mark.on}))
     return next((mark.because for mark in rows if mark.when(old, new)), "")
 

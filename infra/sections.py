@@ -43,10 +43,16 @@ Hours = Annotated[float, Field(ge=0.01, le=24 * 365)]
 Minutes = Annotated[int, Field(ge=1, le=7 * 24 * 60)]
 
 
-def not_in_future(text: str, when: datetime) -> str:
-    """The text of a time that lies behind. Raises ValueError."""
-    if when > datetime.now(UTC):
-        raise ValueError(f"'{text}' lies in the future; give a time before now")
+#: EKS began on this day, and GKE three years earlier.
+FIRST_DAY = datetime(2018, 6, 5, tzinfo=UTC)
+
+
+def has_been(text: str, when: datetime) -> str:
+    """The text of a time since clouds run Kubernetes. Raises ValueError."""
+    if not FIRST_DAY <= when <= datetime.now(UTC):
+        raise ValueError(
+            f"'{text}' lies {'in the future' if when > FIRST_DAY else 'before EKS and GKE'}; give a real day"
+        )
     return text
 
 
@@ -113,7 +119,8 @@ class ClusterConfig(Section):
     ] = None
     """Name of the cluster that the stack makes, and prefix of the names of all its parts. Default: trainyard-STACK."""
     deletion_protection: Annotated[bool, OnlyWith("cluster.kind", other_than="existing")] = False
-    """Let the cloud refuse to delete the cluster. Run `trainyard up` with false before `trainyard down`."""
+    """Let the cloud refuse to delete the cluster. Run `trainyard up` with false before `trainyard down`, or before a
+    change that replaces the cluster."""
     namespace: Annotated[Name, Replaces("objects", on={"storageClass": "data, objects"})] = "trainyard"
     """Namespace that the stack creates and destroys, with everything in it."""
     replace: bool = False

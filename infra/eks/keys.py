@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from infra.effect import Careful, Impossible, OnlyWith, Replaces, changed, older, turned_off, turned_on
 from infra.facts import load
-from infra.sections import NodesConfig, StorageConfig, not_in_future
+from infra.sections import NodesConfig, StorageConfig, has_been
 from trainer.config.base import Section
 
 
@@ -45,7 +45,7 @@ def _release(text: str) -> str:
     if when is None:
         hint = "give latest, or one of eks.version such as 1.36.0-20261101"
         raise ValueError(f"'{text}' is no release of EKS's images; {hint}")
-    return not_in_future(text, when)
+    return has_been(text, when)
 
 
 @cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,10 +55,10 @@ def problems(config: StackConfig) -> list[str]:
         return []
     from infra.gke.doctor.google_client import connect
 
-    try:
-        found = list(lacking(connect(patience=PATIENCE), config))
-    except NoAnswer:  # `pulumi up` tells
-        return []
+    found = []
+    with suppress(NoAnswer):  # `pulumi up` tells
+        for each in lacking(connect(patience=PATIENCE), config):
+            found.append(each)
     key, project = "nodes.zones" if config.section(GkeNodes).zones else "gke.zone", config.section(GkeConfig).project
     return [
         f"{key}: Google offers no {name} in {zone} to project {project}; "

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from infra.config import StackConfig
 from infra.effect import Impossible, OnlyWith, Replaces, changed, smaller
 from infra.facts import load
-from infra.sections import Hours, NodesConfig, StorageConfig, VolumeGib, not_in_future
+from infra.sections import Hours, NodesConfig, StorageConfig, VolumeGib, has_been
 from trainer.config.base import Section
 
 #: Ways to obtain nodes between which `nodes.fallback` chooses, the cheapest first.
@@ -51,7 +51,7 @@ def _past(text: str) -> str:
         when, spelled = None, ""
     if when is None or when.tzinfo is None or when.microsecond:
         raise ValueError(f"'{text}' is no time with its zone; give one such as 2026-11-01T00:00:00Z")
-    return not_in_future(spelled, when)
+    return has_been(spelled, when)
 
 
 @dataclass(frozen=True)

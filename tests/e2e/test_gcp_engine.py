@@ -104,6 +104,8 @@ def test_a_destroy_of_what_is_protected_is_refused_before_anything_goes(tmp_path
     before = list(stack.cloud.journal)
     assert "cluster.deletionProtection: stack gcp-smoke was brought up with true" in stack.down_refused()
     assert stack.cloud.journal == before
+    (line,) = stack.refused(cluster={"replace": True}, gke={"zone": "us-central1-b"})
+    assert "replaces the cluster and the data, which cluster.deletionProtection protects" in line
     assert stack.preview() == {}
     stack.configure(cluster={"deletionProtection": False})
     stack.up()

@@ -36,6 +36,7 @@ def filestore(gib: int, tier: str = "ZONAL") -> Sections:
 C3, G4, LOCAL = "gcp-c3", "aws-g4dn", "local"
 CLASS: Sections = {"storage": {"kind": "storageClass"}}
 REPLACE: Sections = {"cluster": {"replace": True}}
+PROTECTED: Sections = {"cluster": {"deletionProtection": True}}
 SHRINKS_NOT = "; a disk does not shrink, and a new one cannot have its name while it is there; set it back to 250, or"
 #: Stack, kind of its volume, what it was built with beside its file, what it is changed to -> what is refused.
 REFUSED: list[tuple[str, str, Sections, Sections, str]] = [
@@ -43,6 +44,13 @@ REFUSED: list[tuple[str, str, Sections, Sections, str]] = [
     (C3, "given", {}, {"gke": {"zone": "us-central1-b"}}, " replaces the cluster; set it back to us-central1-a, or"),
     (C3, "nfs", {"storage": {"retain": True}}, {"gke": {"zone": "us-central1-b"}}, " replaces the cluster; set it"),
     (C3, "nfs", {}, {"gke": {"project": "other-project"}, **REPLACE}, "; what is in one project cannot be deleted by"),
+    *(
+        (
+            *(stack, volume, PROTECTED, {"cluster": {"replace": True, "name": "other"}}),
+            ", which cluster.deletionProtection protects; set it back to trainyard-",
+        )
+        for stack, volume in ((C3, "nfs"), (C3, "given"), (G4, "efs"))
+    ),
     (C3, "nfs", {}, {"cluster": {"name": "other"}}, " replaces the cluster and the data; set it back to"),
     (C3, "nfs", {}, {"cluster": {"namespace": "b"}}, " replaces all that it has in the cluster; set it back to"),
     (C3, "nfs", {}, filestore(1024), " replaces the data; set it back to nfs, or set cluster.replace: true to lose"),
@@ -96,8 +104,13 @@ ALLOWED: list[tuple[str, str, Sections, Sections]] = [
     (C3, "nfs", {}, {"storage": {"sizeGib": 500}}),
     (C3, "nfs", {}, {"nodes": {"machineType": "c3-standard-22"}}),
     (C3, "nfs", {}, {"gke": {"zone": "us-central1-b"}, **REPLACE}),
+    (C3, "nfs", PROTECTED, {**filestore(200), **REPLACE}),
     *((C3, "filestore", filestore(old), filestore(new)) for old, new in ((1024, 9984), (102_400, 10_240))),
     (C3, "filestore", filestore(1024, "BASIC_HDD"), filestore(2048, "BASIC_HDD")),
+    # Another volume has a size, a tier and a type of its own.
+    (C3, "nfs", {}, {**filestore(200), **REPLACE}),
+    (C3, "filestore", filestore(3000, "BASIC_SSD"), {"storage": {"kind": "nfs", "sizeGib": 50}, **REPLACE}),
+    (C3, "nfs", {}, {"storage": {"disk": "theirs", "sizeGib": 50, "diskType": "pd-ssd"}, **REPLACE}),
     # The disk is retained: the stack continues on it.
     (C3, "nfs", {"storage": {"retain": True}}, {"storage": {"retain": False, "disk": "trainyard-gcp-c3-data"}}),
     (G4, "efs", {}, {"eks": {"zones": ["use2-az2"]}}),

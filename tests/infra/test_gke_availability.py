@@ -36,10 +36,12 @@ def test_types_that_a_zone_lacks_are_refused(google: Cloud) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 503])
-def test_where_google_does_not_say_nothing_is_refused(google: Cloud, status: int) -> None:
-    del google.answers[f"{PATH}/machineTypes/a2-highgpu-8g"]
+def test_where_google_does_not_say_nothing_is_refused_but_what_it_said_before(google: Cloud, status: int) -> None:
     google.answers[f"{PATH}/diskTypes/pd-balanced"] = (status, {})
     assert problems() == []
+    del google.answers[f"{PATH}/machineTypes/a2-highgpu-8g"]
+    (machine,) = problems()
+    assert "offers no a2-highgpu-8g" in machine
 
 
 def test_without_credentials_that_are_any_and_in_a_recording_nobody_is_asked(

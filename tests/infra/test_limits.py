@@ -128,6 +128,8 @@ def test_a_blank_secret_is_not_called_a_token() -> None:
         ("gcp-c3", "gke.noUpgradesSince", "2026-11-01T00:00:00", "is no time with its zone"),
         ("gcp-c3", "gke.noUpgradesSince", "2999-12-31T00:00:00Z", "lies in the future"),
         ("gcp-c3", "gke.noUpgradesSince", "0001-01-01T00:00:00+14:00", "is no time with its zone"),
+        ("gcp-c3", "gke.noUpgradesSince", "0026-11-01T00:00:00Z", "lies before EKS and GKE"),
+        ("aws-smoke", "eks.nodeRelease", "1.36.0-20160501", "lies before EKS and GKE"),
         ("aws-smoke", "eks.nodeRelease", "1.36.0-20260230", "is no release of EKS's images"),
         ("aws-smoke", "eks.nodeRelease", "1.36.0-29991231", "lies in the future"),
         ("aws-smoke", "eks.admins", ["arn:aws:iam::123456789012:role/a?b"], "is not an IAM role or user"),

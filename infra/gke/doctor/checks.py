@@ -170,8 +170,9 @@ def _version(google: Google, config: StackConfig) -> Iterator[Finding]:
 
 
 def _offered(google: Google, config: StackConfig) -> Iterator[Finding]:
-    missing = list(lacking(google, config))
-    for kind, name, zone in missing:
+    missing = False
+    for kind, name, zone in lacking(google, config):
+        missing = True
         listing = f"gcloud compute {kind}-types list --filter name={name}"
         project = config.section(GkeConfig).project
         yield problem(name, f"is not offered in {zone}", f"{listing} --project {project}   # then set gke.zone")
