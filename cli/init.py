@@ -14,18 +14,18 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.filesize import decimal
 
 from cli import CommandError, name_of
 from cli.target import PROOF, known
 from infra.clouds import cloud_of
 from infra.config import ConfigError, StackConfig
 from infra.cost import dollars, estimate
-from infra.new_stack import POSITIONS, NewStack, lent
+from infra.new_stack import POSITIONS, Data, Model, NewStack, lent
 from infra.parse import cluster_kind, parse
 from infra.speed import facts, tokens_of
 from infra.stackfiles import NODE_CONTEXT, ROOT, stack_file_values, stacks
@@ -92,7 +92,7 @@ def init(
         print("\n".join(["Stacks whose machines it can have:", *map(offer, stacks())]), file=sys.stderr)
     like = ask(like, "--like", "Machines like those of which stack", known)
     question = "Model: a name on the Hugging Face hub, a folder; from scratch: none (a GPT-2) or modern (fewer tokens)"
-    model, weights, recipe = ask(model, "--model", question, read_model, default=SCRATCH)
+    chosen = ask(model, "--model", question, read_model, default=SCRATCH)
     question = "Data: a file or folder of this machine, hf:NAME, an address, or sample"
     found = ask(data, "--data", question, lambda said: read_data(said, tokens))
     own: dict[str, Any] = {"image": {"registry": registry}} if registry else {}
@@ -111,13 +111,11 @@ def init(
     else:  # two stacks on one cluster need two namespaces
         own["cluster"] = {"namespace": name, **({"context": context} if context else {})}
     task = task or ("finetune" if found.longest else "language_model")
-    asked: dict[str, Any] = {"name": name, "like": like, "own": own, "model": model, "weights": weights, "task": task}
-    asked["recipe"] = recipe
-    asked["longest"] = found.longest if task == "finetune" else 0
-    made, text, config = NewStack(**asked, passes=epochs, input=found.input, tokens=found.tokens).write()
+    new = NewStack(name=str(name), like=str(like), own=own, model=chosen, data=found, task=task, passes=epochs)
+    made, text, config = new.write()
     file = ROOT / f"Pulumi.{name}.yaml"
     file.write_text(text + secrets_of(file), "utf-8")
-    tell(made, config, found)
+    tell(made, config)
 
 
 def ask(given: str | None, flag: str, question: str, check: Callable[[str], Any], default: str | None = None) -> Any:
@@ -172,51 +170,26 @@ def offer(stack: str) -> str:
     return f"  {stack:<12}  {where}: {machines}; {cost if bill or here else 'its owner pays'}"
 
 
-def read_model(given: str) -> tuple[str, Path | None, str]:
-    """As `training.model.name`, its folder on this machine, and `training.recipe`. Raises CommandError."""
+def read_model(given: str) -> Model:
+    """Raises CommandError for a folder without a config.json that tells its positions, or leaves them out."""
     if given in (SCRATCH, MODERN):
-        return "", None, "modern" if given == MODERN else "gpt2"
-    if given.startswith("/data/"):
-        return given, None, "gpt2"
+        return Model(recipe="modern" if given == MODERN else "gpt2")
     folder = Path(given)
-    if not folder.is_dir():
-        if given.startswith((".", "/", "~")):
-            raise CommandError(
-                f"--model {given}: no such folder; give one with config.json, or a name on the hub", code=2
-            )
-        return given, None, "gpt2"
+    if given.startswith("/data/") or not (folder.is_dir() or given.startswith((".", "/", "~"))):
+        return Model(given)
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
-        if not isinstance(config, dict):
-            raise ValueError("it is not an object")
-        for key in POSITIONS:
-            if (found := config.get(key)) is not None and (type(found) is not int or not 0 < found < 2**31):
-                raise ValueError(f"{key} is {json.dumps(found)[:40]}, and not a number of positions")
-    except (OSError, ValueError, RecursionError) as error:
-        why = getattr(error, "strerror", None) or error
+        positions = max(int(config.get(key) or 0) for key in POSITIONS)
+    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise CommandError(
-            f"--model {given}: config.json: {why}; give a folder that transformers loads", code=2
+            f"--model {given}: config.json: {error}; give a folder that transformers loads, or a name on the hub",
+            code=2,
         ) from None
-    return f"/data/models/{name_of(folder)}", folder, "gpt2"
-
-
-@dataclass(frozen=True)
-class Data:
-    """What is learnt."""
-
-    input: str
-    """As `dataset.input` names it."""
-    tokens: int | None
-    """About; None: unknown."""
-    told: str
-    here: Path | None = None
-    """On this machine, to be uploaded."""
-    longest: int = 0
-    """Tokens of the longest conversation, at most; 0: there is none."""
+    return Model(f"/data/models/{name_of(folder)}", folder=folder, positions=positions)
 
 
 def read_data(given: str, tokens: int | None) -> Data:
-    """Raises CommandError for a file that is not there."""
+    """Raises CommandError for a file that is not there, or that no dataset Job reads."""
     path = SAMPLE if given == "sample" else Path(given)
     try:
         name = spelled(given)
@@ -231,22 +204,21 @@ def read_data(given: str, tokens: int | None) -> Data:
             f"--data {given}: is not here; give /data/{given} for what is on the volume already{hub}", code=2
         )
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    sizes = {each: each.stat().st_size for each in files}
     if path.is_dir():
-        over = {each: passed_over(str(each), str(path), each.stat().st_size) for each in files}
+        over = {each: passed_over(str(each), str(path), size) for each, size in sizes.items()}
         lost = [each for each in files if over[each] != "hidden" and kind_of(each.name)[0] in (*REFUSED, *TABLES)]
         if lost:
             told = f"{counted(len(lost), 'file')} such as {lost[0].name}, which the dataset Job reads from no folder"
             raise CommandError(f"--data {given}: holds {told}; convert to .txt or .jsonl, or move elsewhere", code=2)
-        files = [each for each in files if not over[each]]
-    size = sum(each.stat().st_size for each in files)
-    if not size:
+        sizes = {each: size for each, size in sizes.items() if not over[each]}
+    if not any(sizes.values()):
         raise CommandError(f"--data {given}: holds no text; allowed: text, JSON lines, Parquet", code=2)
-    tokens = tokens or sum(tokens_of(each.stat().st_size, bool(kind_of(each.name)[1])) for each in files)
-    told = f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB"
-    told = f"{told}, about {rounded(tokens)} tokens"
+    tokens = tokens or sum(tokens_of(size, bool(kind_of(each.name)[1])) for each, size in sizes.items())
+    told = f"{decimal(sum(sizes.values()))}, about {rounded(tokens)} tokens"
     if given == "sample":
         return Data(given, tokens, told)
-    return Data(name_of(path), tokens, told, path, max(map(longest_conversation, files)))
+    return Data(name_of(path), tokens, told, path, max(map(longest_conversation, sizes)))
 
 
 def longest_conversation(path: Path) -> int:
@@ -269,12 +241,12 @@ def longest_conversation(path: Path) -> int:
     return round(size / facts()["bytes_per_token"]["least"])
 
 
-def tell(made: NewStack, config: StackConfig, data: Data) -> None:
+def tell(made: NewStack, config: StackConfig) -> None:
     """Say what the training should take, and what to type next."""
-    training, hours, bill = config.training, made.hours(config), estimate(config)
+    training, hours, bill, data = config.training, made.hours(config), estimate(config), made.data
     here = config.cluster.context == NODE_CONTEXT
     steps = f"about {rounded(made.steps)} steps" if made.steps else "steps"
-    time = f"unknown, as the size of {made.model if data.tokens else 'the data'} is"
+    time = f"unknown, as the size of {made.model.name if data.tokens else 'the data'} is"
     cost = "nothing but this machine's power" if here else "the cluster's owner pays"
     if hours:
         low, high = hours
@@ -297,7 +269,7 @@ def tell(made: NewStack, config: StackConfig, data: Data) -> None:
     print("Next:")
     if not here:
         print(f"  trainyard doctor --stack {made.name}")
-    uploads = "".join(f" --data {shlex.quote(str(each))}" for each in (data.here, made.weights) if each)
+    uploads = "".join(f" --data {shlex.quote(str(each))}" for each in (data.here, made.model.folder) if each)
     print(f"  trainyard up --stack {made.name}{uploads}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -47,9 +46,11 @@ LITTLE = {True: 10_000, False: 50_000}
 LORA: dict[str, Any] = {"adapter": {"kind": "lora"}}
 CHECKPOINTING: dict[str, Any] = {"model": {"checkpointing": True}}
 #: GiB of a pod where the nodes are not known: the other stack's, else the first of these that is enough.
-MEMORY = (4, 8, 16)
+POD_GIB = (4, 8, 16)
 #: What is one stack's alone: names, a disk, its text.
 OWN = {"cluster": ("name",), "storage": ("disk",), "dataset": ("name", "input", "tokenizer"), "job": ("name",)}
+#: The key of which a model that needs too much memory is a problem.
+MEMORY = "training.engine.name"
 #: The Job ends after so many times the estimate, or hours a step where the model's size is unknown, and not before so
 #: many hours, in which nodes may still be waited for: the bill of a training that hangs has an end.
 LIMIT, STEP_HOURS, LEAST_HOURS = 3, 0.05, 6
@@ -80,6 +81,36 @@ def _problems(values: Mapping[str, Any], stack: str) -> list[Finding]:
     return [read_line(line) for line in cloud_of(config).placeholders(config)]
 
 
+@dataclass(frozen=True)
+class Model:
+    """The weights to begin with, or none."""
+
+    name: str = ""
+    """As `training.model.name`; empty: a model from scratch."""
+    recipe: str = "gpt2"
+    """As `training.recipe`."""
+    folder: Path | None = None
+    """On this machine, to be uploaded."""
+    positions: int = 0
+    """The longest window that the folder's config.json tells; 0 or less: it tells none."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is learnt."""
+
+    input: str
+    """As `dataset.input` names it."""
+    tokens: int | None
+    """About; None: unknown."""
+    told: str
+    """Its size in words."""
+    here: Path | None = None
+    """On this machine, to be uploaded."""
+    longest: int = 0
+    """Tokens of the longest conversation, at most; 0: there is none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NewStack:
     """What a person has asked for, and the training that follows from it."""
@@ -89,18 +120,9 @@ class NewStack:
     """The stack whose machines, volume and dataset Job it gets."""
     own: Mapping[str, Any]
     """Values of the stack file that only this person knows."""
-    model: str
-    """As `training.model.name`; empty: a model from scratch."""
-    recipe: str
-    """As `training.recipe`."""
-    weights: Path | None
-    """The model's folder on this machine."""
+    model: Model
+    data: Data
     task: str
-    input: str
-    tokens: int | None
-    """Of the data, about; None: unknown."""
-    longest: int
-    """Tokens of the longest conversation, at most; 0: unknown, or there is none."""
     passes: float | None
     """Over the data; None: what suits its size."""
     room: int = 0
@@ -109,78 +131,74 @@ class NewStack:
     def write(self) -> tuple[NewStack, str, StackConfig]:
         """The first training that fits the machines, the text of its file and its configuration. Raises ConfigError."""
         values = {**lent(self.like, self.own, self.name), "training": self.training}
-        values["dataset"] = {"input": [self.input], **values["dataset"]}
-        if not self.model and (tokenizer := self._before.dataset.tokenizer):
+        values["dataset"] = {"input": [self.data.input], **values["dataset"]}
+        if not self.model.name and (tokenizer := self._before.dataset.tokenizer):
             values["dataset"]["tokenizer"] = tokenizer
         refused: list[Finding] = []
         for change in self._ways():
             changed = merge(values, change)
-            # With the model's folder of this machine, whose config.json tells its size.
-            here = {"training": {"model": {"name": str(self.weights)}}} if self.weights else {}
-            problems = _problems(merge(changed, here), self.name)
-            problems = [each for each in problems if not here or each.key == "training.engine.name"]
-            problems = problems or _problems(changed, self.name)
+            problems = _problems(changed, self.name)
+            if self.model.folder:  # whose config.json tells the size of what will be on the volume
+                here = merge(changed, {"training": {"model": {"name": str(self.model.folder)}}})
+                problems = [each for each in _problems(here, self.name) if each.key == MEMORY] or problems
             if not problems:
                 hours = self._limit(parse(changed, self.name))
                 return self, *self._text(merge(changed, {"job": {"maxHours": hours}} if hours else {}))
-            others = [each for each in problems if each.key != "training.engine.name"]  # that one is of memory
+            others = [each for each in problems if each.key != MEMORY]
             refused = refused or others or problems
             if others:
-                break
-        else:
-            if (length := self.training["sequenceLength"]) > WINDOW:
-                return replace(self, room=length // 2).write()
+                raise ConfigError(self.name, [*map(str, refused)])
+        if (length := self.training["sequenceLength"]) > WINDOW:
+            return replace(self, room=length // 2).write()
         raise ConfigError(self.name, [*map(str, refused)])
 
     def _ways(self) -> Iterator[dict[str, Any]]:
         """Changes of which the first that lets the model fit is taken."""
         ways = [LORA, merge(LORA, CHECKPOINTING)]
         if self.task != "finetune":
-            ways = [{}, CHECKPOINTING, *ways] if self.model else [{}]
+            ways = [{}, CHECKPOINTING, *ways] if self.model.name else [{}]
         rooms: list[dict[str, Any]] = [{}]
         if self._before.nodes is None:
-            rooms += [{"workers": {"memoryGib": gib}} for gib in MEMORY if gib > self._before.workers.memory_gib]
+            rooms += [{"workers": {"memoryGib": gib}} for gib in POD_GIB if gib > self._before.workers.memory_gib]
         yield from (merge(room, {"training": way}) for way in ways for room in rooms)
 
     @cached_property
     def training(self) -> dict[str, Any]:
         """The section `training`, with a window, steps and epochs that suit the data."""
-        before, chat = self._before.training, self.task == "finetune"
-        rate, length = None if chat else RATE, WINDOW if chat else WINDOW // 2
-        most, model = CHAT if chat else KNOWN, {"name": self.model}
-        if not self.model:
-            rate, most, model = None, SCRATCH, {"preset": self.preset}
+        before, chat, name, once = self._before.training, self.task == "finetune", self.model.name, self.learnt or 0
+        # Tokens of a window, and of a step at most.
+        length, most, rate = (WINDOW, CHAT, None) if chat else (WINDOW // 2, KNOWN, RATE)
+        if not name:
+            most, rate = SCRATCH, None
             if before.model.preset:
-                rate, most, length = before.optimizer.learning_rate, before.tokens_per_step, before.sequence_length
-            if self.recipe != before.recipe:
+                length, most, rate = before.sequence_length, before.tokens_per_step, before.optimizer.learning_rate
+            if self.model.recipe != before.recipe:
                 rate = None  # the recipe's own
         # A model from scratch learns from small data four times as well as from new text (arXiv 2305.16264).
-        epochs = self.passes or (3 if self.model else 4 if (self.tokens or 1e9) < 1e9 else 1)
+        epochs = self.passes or (3 if name else 4 if (self.data.tokens or 1e9) < 1e9 else 1)
         epochs = int(epochs) if epochs == int(epochs) else epochs
-        once = self.learnt or 0
-        few = max(WINDOWS, FEWEST * self._world / epochs)
-        shortest = SHORTEST if self.longest or not chat else length  # of unknown length, a shorter one might cut all
-        while length > shortest and 0 < once < few * length and self.longest <= length // 2:
-            length //= 2
-        longest_window = min(self.room or 1 << 30, self.positions or max(length, WINDOW))
-        while length < min(self.longest, longest_window // 2 + 1):
-            length *= 2
-        size = (length := min(length, self.positions or length)) * self._world
+        if once and (self.longest or not chat):  # of unknown length, a shorter window might cut all
+            windows = max(WINDOWS, FEWEST * self._world / epochs)
+            length = min(length, max(SHORTEST, 1 << int(once / windows).bit_length() >> 1))
+        most_of_window = min(self.room or 1 << 30, self.positions or max(length, WINDOW))
+        length = min(max(length, 1 << (self.longest - 1).bit_length()), most_of_window)
+        size = length * self._world
         if once:
             most = min(most, once * epochs / FEWEST, max(LEAST, once * epochs / STEPS))
         while 2 * size <= most:
             size *= 2
-        while self.passes is None and 0 < once * epochs < FEWEST * size and epochs < EPOCHS:
-            epochs += 1
-        optimizer: dict[str, Any] = {"learningRate": rate} if rate else {}
+        if once and self.passes is None:
+            epochs = max(epochs, min(EPOCHS, math.ceil(FEWEST * size / once)))
+        model = {"name": name} if name else {"preset": self.preset}
         found = dict[str, Any](task=self.task, model=model, epochs=epochs, tokensPerStep=size, sequenceLength=length)
-        if self.recipe != Config().recipe:
-            found["recipe"] = self.recipe
+        if self.model.recipe != Config().recipe:
+            found["recipe"] = self.model.recipe
+        optimizer: dict[str, Any] = {"learningRate": rate} if rate else {}
         if once:
             steps = math.ceil(once * epochs / size)
             optimizer["warmupSteps"] = steps // 20
             found["evaluation"] = {"every": min(250, max(1, steps // 10))}
-        elif self.model and not chat:
+        elif name and not chat:
             optimizer["warmupSteps"] = 20
         return {**found, **({"optimizer": optimizer} if optimizer else {})}
 
@@ -189,23 +207,27 @@ class NewStack:
         """The model from scratch: as large as the other stack's."""
         size = (self._before.training.model.preset or "small").removeprefix("modern-")
         modern = f"modern-{size}" if f"modern-{size}" in PRESETS else "modern-small"
-        return modern if self.recipe == "modern" else size
+        return modern if self.model.recipe == "modern" else size
+
+    @property
+    def longest(self) -> int:
+        return self.data.longest if self.task == "finetune" else 0
 
     @cached_property
     def positions(self) -> int:
         """The longest window that the model takes; 0: unknown."""
-        if self.weights:
-            found = json.loads((self.weights / "config.json").read_text("utf-8"))
-            return next((found[key] for key in POSITIONS if found.get(key)), 0)
-        preset = PUBLISHED.get(self.model.removeprefix("openai-community/"))
-        if preset or not self.model:
+        name = self.model.name
+        if self.model.folder:
+            return max(0, self.model.positions)
+        if (preset := PUBLISHED.get(name.removeprefix("openai-community/"))) or not name:
             return PRESETS[preset or self.preset].positions
-        return next((row["positions"] for row in facts()["positions"] if re.search(row["name"], self.model.lower())), 0)
+        return next((row["positions"] for row in facts()["positions"] if re.search(row["name"], name.lower())), 0)
 
     @property
     def learnt(self) -> float | None:
         """Tokens of one epoch; None: unknown."""
-        return self.tokens * (1 - self._before.dataset.validation_fraction) if self.tokens else None
+        tokens = self.data.tokens
+        return tokens * (1 - self._before.dataset.validation_fraction) if tokens else None
 
     @property
     def steps(self) -> int | None:
@@ -215,15 +237,15 @@ class NewStack:
 
     def hours(self, config: StackConfig) -> tuple[float, float] | None:
         """From the fastest to the slowest that is likely; None where a size or the machine is not known."""
-        if self.weights:
-            model = config.training.model.model_copy(update={"name": str(self.weights)})
+        if self.model.folder:
+            model = config.training.model.model_copy(update={"name": str(self.model.folder)})
             config = replace(config, training=config.training.model_copy(update={"model": model}))
         rate, total = tokens_per_second(config), (self.learnt or 0) * self.training["epochs"]
         return (total / rate[1] / 3600, total / rate[0] / 3600) if rate and total else None
 
     def warnings(self) -> Iterator[str]:
         """What the training cannot do with this data."""
-        length, steps, many = self.training["sequenceLength"], self.steps, self.tokens or 0
+        length, steps, many = self.training["sequenceLength"], self.steps, self.data.tokens or 0
         if self.longest > length:
             why = "all that the model takes" if length == self.positions else "more, if the model takes it, cuts less"
             yield (
@@ -234,7 +256,7 @@ class NewStack:
             least = f"each has at least a window of {length:,} tokens for each of {counted(self._world, 'worker')}"
             few = counted(steps, "step teaches", "steps teach")
             yield f"{few} next to nothing ({least}): give more data, epochs or fewer workers"
-        if 0 < many < LITTLE[bool(self.model)]:
+        if 0 < many < LITTLE[bool(self.model.name)]:
             yield f"about {many:,} tokens teach a model little more than to repeat them: give more data"
 
     @cached_property
@@ -254,13 +276,13 @@ class NewStack:
     def _text(self, values: Mapping[str, Any]) -> tuple[str, StackConfig]:
         """The text of the file with these values, and what is read from it. Raises ConfigError."""
         training = values["training"]
-        learns = self.model or f"a model from scratch ({training['model']['preset']})"
+        learns = self.model.name or f"a model from scratch ({training['model']['preset']})"
         learns += " with LoRA" if "adapter" in training else ""
         does = "Fine-tunes" if self.task == "finetune" else "Trains"
         kept = {key: value for key, value in stack_file(self.like)["config"].items() if key.startswith("pulumi:")}
         content = {"config": kept | {f"{PROJECT}:{key}": value for key, value in values.items() if value}}
         text = (
-            f"# {does} {learns} on {self.input}, with machines like those of {self.like}.\n"
+            f"# {does} {learns} on {self.data.input}, with machines like those of {self.like}.\n"
             f"# Written by `trainyard init` on {datetime.now(UTC).date()}; docs/configuration.md has every key.\n"
             f"{yaml.safe_dump(content, sort_keys=False, width=110)}"
         )
