@@ -7,7 +7,8 @@ Where tokenizers differ, a loss per token says nothing, and runs are ranked by b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -50,25 +51,22 @@ def compare(
     targets = targets_of(stack, kubeconfig)
     used = users(TrainingJob.of(targets[0]))
     with volume_pod(targets[0]) as (pod, bar):
-        found = chosen(pod, targets, run, everything, used)
-        figure, ranked = ranking(found)
-        begun = [each for each in ranked if "step" in each.figures]
-        folders = [run_folder(each.name) for each in begun]
-        if html and begun and (problem := bring_report(pod, bar, html, *folders)):
+        ranking = rank(chosen(pod, targets, run, everything, used))
+        begun = [run_folder(each.name) for each, _ in ranking.ranked if "step" in each.figures]
+        if html and begun and (problem := bring_report(pod, bar, html, *begun)):
             raise CommandError(f"--html: {problem}")
     names = {target.run: target.training for target in targets}
     if as_json:
         told = [
-            {"rank": rank, "training": names.get(each.name, ""), **each.as_json()}
-            for rank, each in numbered(figure, ranked)
+            {"rank": place, "training": names.get(each.name, ""), **each.as_json()} for each, place in ranking.ranked
         ]
         print(json.dumps(told, indent=1, default=str))
-    else:
-        show(_table(figure, ranked, names))
-        for line in [*remarks(figure, ranked), *([] if run or everything else missing(targets, found, used))]:
-            print(plain(line))
+        return
+    show(_table(ranking, names))
+    for line in [*remarks(ranking), *([] if run or everything else missing(targets, ranking, used))]:
+        print(plain(line))
     if html and begun:
-        print(f"curves: {html / 'index.html'}") if not as_json else None
+        print(f"curves: {html / 'index.html'}")
 
 
 def bring_report(pod: Pod, bar: Bar, folder: Path, *runs: str) -> str:
@@ -95,36 +93,47 @@ def chosen(
     return found
 
 
-def ranking(runs: Iterable[Run]) -> tuple[str, list[Run]]:
-    """By which figure, and the runs from the best; those that do not have it at the latest step come last."""
+@dataclass(frozen=True)
+class Ranking:
+    """Runs from the best; those without the figure at the latest step come last and have no rank."""
+
+    figure: str
+    """By which they are ranked."""
+    step: int | None
+    """Whose losses are ranked; None: no run has one."""
+    ranked: list[tuple[Run, int | None]]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for run, _ in self.ranked]
+
+    @property
+    def others(self) -> list[str]:
+        """A line about the runs whose loss is of another step than that of the ranked ones."""
+        other = [run for run, place in self.ranked if place is None and self.figure in run.figures]
+        told = ", ".join(f"{run.name} (step {run.validated:,})" for run in other)
+        return [f"Ranked at step {self.step:,}; not ranked, with a loss of another step: {told}."] if other else []
+
+
+def rank(runs: Iterable[Run]) -> Ranking:
     runs = list(runs)
     figure = "bits_per_byte" if len({run.tokenizer for run in runs if run.tokenizer}) > 1 else "validation_loss"
-    latest = _latest(figure, runs)
+    latest = max((run.validated or 0 for run in runs if figure in run.figures), default=None)
 
     def place(run: Run) -> tuple[bool, bool, float, str]:
         known = figure in run.figures
         return not known, known and run.validated != latest, run.figures.get(figure, 0.0), run.name
 
-    return figure, sorted(runs, key=place)
+    ordered = enumerate(sorted(runs, key=place), 1)
+    ranked = [(run, n if figure in run.figures and run.validated == latest else None) for n, run in ordered]
+    return Ranking(figure, latest, ranked)
 
 
-def _latest(figure: str, runs: Iterable[Run]) -> int | None:
-    """The step whose losses are ranked."""
-    return max((run.validated or 0 for run in runs if figure in run.figures), default=None)
-
-
-def numbered(figure: str, ranked: list[Run]) -> Iterator[tuple[int | None, Run]]:
-    """Each run with its rank; None: it has no loss of the step at which the others are ranked."""
-    latest = _latest(figure, ranked)
-    for place, run in enumerate(ranked, 1):
-        yield place if figure in run.figures and run.validated == latest else None, run
-
-
-def missing(targets: list[Target], found: list[Run], used: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+def missing(targets: list[Target], ranking: Ranking, used: Mapping[str, str] = MappingProxyType({})) -> list[str]:
     """A line for each training of the stack that has no run on the volume; `used` is what cli.volume.users returns."""
-    lines = []
+    there, lines = {run.name for run in ranking.runs}, []
     for target in targets:
-        if target.run not in {run.name for run in found}:
+        if target.run not in there:
             begins = run_folder(target.run) in used
             why = "it has not begun" if begins else "removed, or its training never began"
             lines.append(f"Left out: {target.training or 'the training'}: {target.run} is not on the volume ({why}).")
@@ -133,61 +142,47 @@ def missing(targets: list[Target], found: list[Run], used: Mapping[str, str] = M
 
 def best(pod: Pod, targets: list[Target]) -> tuple[Run, list[str]]:
     """The winner of a stack's trainings, and what its choice leaves out. Raises CommandError if none is validated."""
-    found = chosen(pod, targets, None, everything=False)
-    figure, ranked = ranking(found)
-    if figure not in ranked[0].figures:
-        raise CommandError(f"--best: no training has a {TITLES[figure]} yet; `trainyard status` says how far they are")
-    return ranked[0], [*others(figure, ranked), *missing(targets, found)]
+    ranking = rank(chosen(pod, targets, None, everything=False))
+    if ranking.step is None:
+        title = TITLES[ranking.figure]
+        raise CommandError(f"--best: no training has a {title} yet; `trainyard status` says how far they are")
+    return ranking.runs[0], [*ranking.others, *missing(targets, ranking)]
 
 
-def differences(runs: list[Run]) -> list[str]:
-    """The settings in which runs differ, but for those of the machine."""
-    return differing([run.settings for run in runs if run.settings])
-
-
-def others(figure: str, ranked: list[Run]) -> list[str]:
-    """A line about the runs whose loss is of another step than that of the ranked ones."""
-    other = [run for rank, run in numbered(figure, ranked) if rank is None and figure in run.figures]
-    if not other:
-        return []
-    told = ", ".join(f"{run.name} (step {run.validated:,})" for run in other)
-    return [f"Ranked at step {_latest(figure, ranked):,}; not ranked, with a loss of another step: {told}."]
-
-
-def remarks(figure: str, ranked: list[Run]) -> list[str]:
+def remarks(ranking: Ranking) -> list[str]:
     """What a person should know about the ranking."""
-    lines = []
-    if figure == "bits_per_byte":
+    lines, runs = [], ranking.runs
+    if ranking.figure == "bits_per_byte":
         lines.append("By bits per byte: their tokenizers differ, so their losses do not compare.")
-    texts = {run.data or run.settings.get("data.directory") for run in ranked if run.settings}
-    if len(texts) > 1:
+    if len({run.data or run.settings.get("data.directory") for run in runs if run.settings}) > 1:
         lines.append("Their data sets differ, and with them the text that they are validated on.")
-    lines += others(figure, ranked)
-    if unknown := [run.name for run in ranked if not run.settings]:
+    lines += ranking.others
+    if unknown := [run.name for run in runs if not run.settings]:
         lines.append(f"Settings not known yet: {', '.join(unknown)}.")
-    if len(ranked) == 1:
+    if len(runs) == 1:
         lines.append("One run compares with nothing; --all takes every run on the volume.")
     return lines
 
 
-def _table(figure: str, ranked: list[Run], names: dict[str, str]) -> Table:
-    keys = differences(ranked)
+def _table(ranking: Ranking, names: dict[str, str]) -> Table:
+    figure, keys = ranking.figure, differing([run.settings for run in ranking.runs if run.settings])
     lasts = [key.rpartition(".")[2] for key in keys]
     short = {key: last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)}
     table = Table(box=None, padding=(0, 1, 0, 0))
     table.add_column("", justify="right")
-    table.add_column("training" if any(names.get(run.name) for run in ranked) else "run", overflow="fold", min_width=12)
+    title = "training" if any(names.get(run.name) for run in ranking.runs) else "run"
+    table.add_column(title, overflow="fold", min_width=12)
     for column in (TITLES[figure], "step"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     table.add_column("differs in", overflow="fold")
-    for rank, run in numbered(figure, ranked):
+    for run, place in ranking.ranked:
         known = f"{run.figures[figure]:.4f}" if figure in run.figures else ""
         at = run.validated if known else run.figures.get("step")
         step = f"{at:,}" if at is not None else ""
         own = [f"{short[key]} {_value(run.settings.get(key))}" for key in keys] if run.settings else []
         texts = [Text(plain(text)) for text in (run.state, ", ".join(own))]
-        table.add_row(str(rank or ""), Text(plain(names.get(run.name) or run.name)), known, step, *texts)
+        table.add_row(str(place or ""), Text(plain(names.get(run.name) or run.name)), known, step, *texts)
     return table
 
 
