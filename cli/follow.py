@@ -10,13 +10,12 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 from rich.console import Console
 from rich.live import Live
 
 from cli.cluster import GoneError, SilentError, TrainingJob, silence
-from cli.progress import PLAIN_SECONDS, time_to_go
+from cli.progress import PLAIN_SECONDS
 from cli.status import screen
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, is_local, node_price
 from cli.training_status import TrainingStatus, further, look
@@ -94,7 +93,7 @@ def display(console: Console) -> Iterator[Show]:
         yield Log(console).show
         return
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        yield lambda found, target: live.update(screen(found, target, datetime.now(UTC)), refresh=True)
+        yield lambda found, target: live.update(screen(found, target), refresh=True)
 
 
 class Log:
@@ -122,7 +121,7 @@ class Log:
                 self.print("  ".join(found.described))
                 self._due = now + PLAIN_SECONDS
         elif not found.has_ended:
-            doing = found.starting or (self._doing if found.condition == "Running" else found.headline)
+            doing = found.starting or (found.condition == "Running" and self._doing) or found.headline
             if doing != self._doing:
                 self._doing, self._since = doing, now
                 self.print(doing)
@@ -140,9 +139,9 @@ def news(found: TrainingStatus) -> dict[Hashable, str]:
     record = found.record
     happened: dict[Hashable, str] = {each: f"{each.who}: {each.cause}".removeprefix(": ") for each in found.incidents}
     for node, since in found.silent_nodes.items():
-        happened[node] = silence(node, time_to_go((datetime.now(UTC) - since).total_seconds()))
-    if found.waiting:
-        happened[found.waiting] = found.waiting
+        happened[node] = silence(node, found.ago(since))
+    if found.condition == "Running" and found.why:
+        happened[found.why] = found.why
     if record.round:
         resumes = "" if record.resumed is None else f", resuming from step {record.resumed}"
         processes = counted(record.figures.get("world_size", 0), "process", "processes")

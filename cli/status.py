@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console, Group
@@ -38,12 +37,12 @@ def status(
     stack: RunningStack = "", training: TrainingName = "", kubeconfig: Kubeconfig = None, as_json: AsJson = False
 ) -> None:
     targets = chosen(stack, training, kubeconfig)
-    found, now = all_of(targets, node_price(stack)), datetime.now(UTC)
+    found = all_of(targets, node_price(stack))
     if as_json:
-        told = [json_of(each, now) for each in found]
+        told = list(map(json_of, found))
         print(json.dumps(told, indent=1, default=lambda value: value.isoformat(timespec="seconds")))
         return
-    wide().print(screen(found[0], targets[0], now) if len(targets) == 1 else overview(found, targets[0], now))
+    wide().print(screen(found[0], targets[0]) if len(targets) == 1 else overview(found, targets[0]))
 
 
 def wide() -> Console:
@@ -51,13 +50,12 @@ def wide() -> Console:
     return console if (console := Console()).is_terminal else Console(width=WIDE)
 
 
-def json_of(found: TrainingStatus, now: datetime) -> dict[str, Any]:
+def json_of(found: TrainingStatus) -> dict[str, Any]:
     """One object, of which `told` says when each figure was true."""
     told = dataclasses.asdict(found)
     record = told.pop("record")
     told |= {key: record[key] for key in ("round", "figures", "checkpoint")}
-    times = {figure: moment(seconds) for figure, seconds in record["times"].items()}
-    return told | {"cost": found.cost(now), "told": times}
+    return told | {"told": {figure: moment(seconds) for figure, seconds in record["times"].items()}}
 
 
 def all_of(targets: list[Target], price: float | None = None) -> list[TrainingStatus]:
@@ -92,23 +90,23 @@ def cells(*row: object) -> list[Text]:
     return [each if isinstance(each, Text) else Text(plain("" if each is None else each)) for each in row]
 
 
-def overview(found: list[TrainingStatus], target: Target, now: datetime) -> Group:
+def overview(found: list[TrainingStatus], target: Target) -> Group:
     """A line for each training, then what those wait for that do not run, and the nodes of the others."""
     figures = ("step", "loss", "valid.", "workers", "cost", "left", "age")
     shown = table("training", "state", *figures, right=("state", *figures), gap=1)
     shown.columns[0].min_width, shown.columns[1].justify = 12, "left"
     lines = []
     for each in found:
-        known, told, cost = each.figures, each.record.times.get("step"), each.cost(now)
+        known, told = each.figures, each.record.times.get("step")
         row = cells(
             each.training,
             Text(each.condition, STYLES.get(each.condition, "yellow")),
             each.step.removeprefix("step "),
             *(f"{known[key]:.3f}" if key in known else "" for key in ("loss", "validation_loss")),
             f"{each.running}/{each.wanted}",
-            f"${cost:,.2f}" if cost else "",
+            f"${each.cost:,.2f}" if each.cost else "",
             time_to_go(known["eta_seconds"]) if known.get("eta_seconds") and each.running else "",
-            age(now.timestamp() - told) if told else "",
+            age(each.seen.timestamp() - told) if told else "",
         )
         shown.add_row(*row)
         if each.why or each.nodes:
@@ -121,47 +119,42 @@ def _kinds(found: TrainingStatus) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in found.nodes.items())
 
 
-def screen(found: TrainingStatus, target: Target, now: datetime) -> Group:
+def screen(found: TrainingStatus, target: Target) -> Group:
     """The whole screen."""
-
-    def ago(since: datetime | None) -> str:
-        return time_to_go((now - since).total_seconds()) if since else ""
-
-    parts: list[Any] = [_head(found, target, now), _training(found, now)]
+    parts: list[Any] = [_head(found, target), _training(found)]
     if "step" in found.figures and found.figures.get("steps"):
         # The bar does not end its line.
         parts += [ProgressBar(total=found.figures["steps"], completed=found.figures["step"], width=60), Text("")]
-    pods = table("index", "pod", "node", "state", "for", "rank")
+    parts.append(pods := table("index", "pod", "node", "state", "for", "rank"))
     for pod in found.pods:
-        pods.add_row(*cells(pod.index, pod.name, pod.node, pod.state, ago(pod.since), pod.rank))
-    parts += [pods, *(Text(plain(silence(node, ago(since))), "yellow") for node, since in found.silent_nodes.items())]
+        pods.add_row(*cells(pod.index, pod.name, pod.node, pod.state, found.ago(pod.since), pod.rank))
+    for node, since in found.silent_nodes.items():
+        parts.append(Text(plain(silence(node, found.ago(since))), "yellow"))
     if found.incidents:
         hidden = len(found.incidents) - INCIDENTS
         title = "what happened" + (f" ({hidden} earlier ones not shown)" if hidden > 0 else "")
         parts.append(happened := table("ago", "who", title))
         for incident in found.incidents[-INCIDENTS:]:
-            happened.add_row(*cells(ago(incident.time), incident.who, incident.cause))
+            happened.add_row(*cells(found.ago(incident.time), incident.who, incident.cause))
     return Group(*parts)
 
 
-def _head(found: TrainingStatus, target: Target, now: datetime) -> Text:
+def _head(found: TrainingStatus, target: Target) -> Text:
     # What has ended took so long; it is not so since then.
     how = " for " if found.ended is None else ", took " if found.condition == "Complete" else " after "
-    lasted = f"{how}{time_to_go(found.lasted(now))}" if found.started else ""
-    text = Text.assemble(
-        (plain(found.headline), STYLES.get(found.condition, "yellow")),
-        f"{lasted}   {target.namespace}/{found.job} on {target.context}",
+    text = Text(plain(found.headline), STYLES.get(found.condition, "yellow"))
+    text.append(f"{how}{time_to_go(found.lasted)}" if found.started else "", "default")
+    lines = [
+        f"   {target.namespace}/{found.job} on {target.context}",
         f"\nworkers  {found.running} of {found.wanted} run, {found.failed} failed",
         f", {found.ended_for_it} ended for it" if found.ended_for_it else "",
-        (f"; {plain(found.waiting)}" if found.waiting else "", "yellow"),
         f"\nnodes    {plain(_kinds(found))}" if found.nodes else "",
-    )
-    if cost := found.cost(now):
-        text.append(f"\ncost     about ${cost:,.2f} so far, for the workers' nodes by list prices")
-    return text
+        f"\ncost     about ${found.cost:,.2f} so far, for the workers' nodes by list prices" if found.cost else "",
+    ]
+    return Text.assemble(text, *lines)
 
 
-def _training(found: TrainingStatus, now: datetime) -> Text:
+def _training(found: TrainingStatus) -> Text:
     """The newest step, and how old its figures are, those of one time together."""
     record, figures, times = found.record, found.figures, found.record.times
     if not found.step:
@@ -176,8 +169,8 @@ def _training(found: TrainingStatus, now: datetime) -> Text:
     known += [("checkpoint", "checkpoint")] if record.checkpoint is not None else []
     ages: dict[str, list[str]] = {}
     for key, name in known:
-        ago = f"{time_to_go(now.timestamp() - times[key])} ago" if key in times else ""
-        ages.setdefault(ago or "the time of the checkpoint it resumed from", []).append(name)
+        ago = f"{found.ago(times[key])} ago" if key in times else "the time of the checkpoint it resumed from"
+        ages.setdefault(ago, []).append(name)
     first, *others = ages
     told = ", ".join([first, *(f"{' and '.join(ages[each])} {each}" for each in others)])
     return Text(f"training {'  '.join(words)}\nas of    {told}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,6 @@ class PodState:
     since: datetime | None
     rank: int | None = None
     """Least rank of its processes; None: it is in no round."""
-    silent: datetime | None = None
-    """Since when its node has not answered."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,7 @@ class TrainingStatus:
     condition: str
     """Running, Complete, Failed, Suspended, Stopped, Queued, Waiting or Gone."""
     why: str = ""
+    """Why it is so; of one that runs, what some of its workers wait for."""
     started: datetime | None = None
     """When the training began, however often it was stopped since."""
     ended: datetime | None = None
@@ -71,8 +70,6 @@ class TrainingStatus:
     record: Record = field(default_factory=Record)
     result: dict[str, Any] = field(default_factory=dict)
     """The last words of the launcher that decides: the DONE record, or why it failed."""
-    waiting: str = ""
-    """About the workers that wait for a node while others have one."""
     pods: tuple[PodState, ...] = ()
     incidents: tuple[Incident, ...] = ()
     """Oldest first."""
@@ -80,12 +77,16 @@ class TrainingStatus:
     """Its name, of several of the stack."""
     nodes: dict[str, int] = field(default_factory=dict)
     """Kind of node -> how many of them train."""
-    resumed: datetime | None = None
-    """When its Job was started last; Kubernetes 1.36 forgets it of a suspended one."""
+    silent_nodes: dict[str, datetime] = field(default_factory=dict)
+    """Nodes with its pods that do not answer -> since when."""
     ended_for_it: int = 0
     """Pods that were ended for another's failure."""
-    price: float | None = None
-    """USD per hour of a node by list prices; None: nobody knows."""
+    lasted: float = 0.0
+    """Seconds of training, without the time for which it was stopped."""
+    cost: float | None = None
+    """USD so far by list prices, of as many nodes as it wants at once; None: nobody knows."""
+    seen: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """When all of this was so."""
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -102,11 +103,6 @@ class TrainingStatus:
         return sum(pod.state == "Running" for pod in self.pods)
 
     @property
-    def silent_nodes(self) -> dict[str, datetime]:
-        """Nodes with its pods that do not answer -> since when."""
-        return {pod.node: pod.silent for pod in self.pods if pod.silent}
-
-    @property
     def headline(self) -> str:
         """The condition, and why."""
         if self.condition == "Waiting":
@@ -116,7 +112,9 @@ class TrainingStatus:
     @property
     def starting(self) -> str:
         """What its pods do before the first step of their round; empty: they make steps, or none runs."""
-        if self.condition != "Running" or ("loss" in self.figures and self.record.state not in PHASES):
+        if not (self.condition == "Running" and self.running):
+            return ""
+        if "loss" in self.figures and self.record.state not in PHASES:
             return ""
         return PHASES.get(self.record.state, FIRST_STEPS)
 
@@ -138,17 +136,10 @@ class TrainingStatus:
         ]
         return list(filter(None, parts))
 
-    def lasted(self, now: datetime) -> float:
-        """Seconds of training, without the time for which it was stopped.
-
-        The Job's own time has the start of the pods too, but begins again at each resume.
-        """
-        of_job = ((self.ended or now) - self.resumed).total_seconds() if self.resumed else 0.0
-        return max(of_job, self.record.trained_seconds())
-
-    def cost(self, now: datetime) -> float | None:
-        """USD so far by list prices, of as many nodes as it wants at once; None: nobody knows."""
-        return None if self.price is None else self.price * self.wanted * self.lasted(now) / 3600
+    def ago(self, when: datetime | float | None) -> str:
+        """How long before this look, as h:mm:ss; empty: nobody knows."""
+        then = when if isinstance(when, datetime) else moment(when)
+        return time_to_go((self.seen - then).total_seconds()) if then else ""
 
 
 def look(
@@ -186,67 +177,76 @@ def summarize(
     pods: list[dict[str, Any]],
     record: Record | None = None,
     refusal: str = "",
-    silent: Mapping[str, datetime] | None = None,
+    silent: dict[str, datetime] | None = None,
     price: float | None = None,
+    now: datetime | None = None,
 ) -> TrainingStatus:
     """Combine the API's answers and the run's record.
 
     `refusal` is why the cluster makes no pod; `silent` are nodes that do not answer, and since when; `price` is USD per
     hour of a node.
     """
-    ordered = sorted(pods, key=lambda pod: (index(pod), pod["metadata"].get("creationTimestamp") or ""))
-    told, end, result, of_done = job.get("status") or {}, end_of(job), *_last_words(pods)
-    record = newest([record, of_done])
-    runs = any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
-    condition, why = _condition(end, result, _held(job, pods, price) or ("" if runs else why_waiting(pods, refusal)))
+    told, end, (result, of_done), now = (
+        job.get("status") or {},
+        end_of(job),
+        _last_words(pods),
+        now or datetime.now(UTC),
+    )
+    record, kind, wanted = newest([record, of_done]), end.get("type", ""), job["spec"].get("parallelism") or 0
+    condition, why = _ended(end, result) if end else _going(job, pods, refusal, price)
     happened = [
         Incident(when, f"worker {each.worker}" if each.worker.isdecimal() else each.worker, each.cause)
         for each in record.incidents
         if (when := moment(each.time))
     ]
+    ended = moment(end.get("lastTransitionTime")) if kind != "Suspended" else None
+    # The Job's own time has the start of the pods too, but begins again at each resume, and Kubernetes 1.36 forgets it.
     resumed = moment(told.get("startTime"))
+    lasted = max(((ended or now) - resumed).total_seconds() if resumed else 0.0, record.trained_seconds())
     failed, counted_by_job = sum(map(_has_failed, pods)), told.get("failed") or 0
-    fatal = end.get("type") == "Failed" and failed > 0
+    fatal = kind == "Failed" and failed > 0
+    ordered = sorted(pods, key=lambda pod: (index(pod), pod["metadata"].get("creationTimestamp") or ""))
     return TrainingStatus(
         job=job["metadata"]["name"],
         condition=condition,
         why=why,
         started=min(filter(None, (resumed, moment(record.started))), default=None),
-        ended=moment(end.get("lastTransitionTime")) if end.get("type") != "Suspended" else None,
-        wanted=job["spec"].get("parallelism") or 0,
+        ended=ended,
+        wanted=wanted,
         active=told.get("active") or 0,
         # Up to Kubernetes 1.35 a Job counts a failure minutes late; at its own end it counts all that it ends.
         failed=failed if fatal else max(failed, counted_by_job),
-        ended_for_it=max(0, counted_by_job - failed) if fatal else 0,
-        resumed=resumed,
         record=record,
         result=result,
-        waiting=waiting(pods) or held_up(pods) if runs else "",
         pods=tuple(_pod(pod, record, silent or {}) for pod in ordered),
         incidents=tuple(sorted([*happened, *chain.from_iterable(map(_ends_of, pods))], key=lambda each: each.time)),
-        price=price,
+        silent_nodes=silent or {},
+        ended_for_it=max(0, counted_by_job - failed) if fatal else 0,
+        lasted=lasted,
+        cost=None if price is None else price * wanted * lasted / 3600,
+        seen=now,
     )
 
 
-def _condition(end: dict[str, Any], result: dict[str, Any], waits: str) -> tuple[str, str]:
-    """The training's condition, and why; `waits` is for what no pod of it trains."""
-    kind, why = end.get("type", ""), end.get("message") or end.get("reason") or "no reason given"
+def _ended(end: dict[str, Any], result: dict[str, Any]) -> tuple[str, str]:
+    """The condition of a training that has ended or is suspended, and why."""
+    kind, why = end["type"], end.get("message") or end.get("reason") or "no reason given"
     if kind == "Failed":
         # The launcher knows more than Kubernetes; but where the time is up, the pods were merely asked to end.
         late = end.get("reason") == "DeadlineExceeded"
         return kind, "the time of job.maxHours is up" if late else str(result.get("message") or why)
-    if kind:
-        return kind, "" if kind == "Complete" else why
-    return ("Waiting", waits) if waits else ("Running", "")
+    return kind, "" if kind == "Complete" else why
 
 
-def _held(job: dict[str, Any], pods: list[dict[str, Any]], price: float | None) -> str:
-    """What a training holds while it trains nothing; empty: it trains, or holds nothing."""
-    if not (found := held(job, pods)):
-        return ""
-    cost = "" if price is None else f" for {price * found.nodes:.2f} USD/h"
-    others = "another" if found.missing == 1 else f"{found.missing} more"
-    return f"holds {counted(found.nodes, 'node')}{cost} and waits for {others}"
+def _going(job: dict[str, Any], pods: list[dict[str, Any]], refusal: str, price: float | None) -> tuple[str, str]:
+    """The condition of a training that has not ended, and what it, or some of its workers, wait for."""
+    some = waiting(pods) or held_up(pods)
+    if found := held(job, pods):
+        cost = "" if price is None else f" for {price * found.nodes:.2f} USD/h"
+        others = "another" if found.missing == 1 else f"{found.missing} more"
+        return "Waiting", f"holds {counted(found.nodes, 'node')}{cost} and waits for {others}; {some}"
+    runs = any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
+    return ("Running", some) if runs else ("Waiting", why_waiting(pods, refusal))
 
 
 def _last_words(pods: list[dict[str, Any]]) -> tuple[dict[str, Any], Record | None]:
@@ -277,7 +277,7 @@ def _pod(pod: dict[str, Any], record: Record, silent: Mapping[str, datetime]) ->
     # A pod that came after the round began is not the one of its number that is in it.
     member = text == "Running" and (since is None or record.began is None or since.timestamp() <= record.began)
     rank = record.members.get(str(index(pod))) if member else None
-    return PodState(pod["metadata"]["name"], index(pod), node, text, since, rank, None if ended else silent.get(node))
+    return PodState(pod["metadata"]["name"], index(pod), node, text, since, rank)
 
 
 def _meaning(ended: dict[str, Any]) -> str:

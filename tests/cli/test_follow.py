@@ -87,11 +87,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_log_hears_within_15_s_what_a_silent_training_does(clock: Clock) -> None:
     log = Log(Console(file=(text := io.StringIO()), width=200))
     told: list[tuple[float, str]] = []
-    waits = TrainingStatus("j", "Waiting", "waiting for a node: none has a GPU")
+    waits = TrainingStatus("train-small-1", "Waiting", "waiting for a node: none has a GPU")
     compiles, evaluates = a_look(state="compiling", loss=None), a_look(state="training", loss=None)
     for lasts, found in (
         (20, waits),
-        (20, TrainingStatus("j", "Running")),
+        (20, summarize(job(), [pod(0)])),
         (40, compiles),
         (3, evaluates),
         (32, a_look()),
@@ -106,7 +106,6 @@ def test_a_log_hears_within_15_s_what_a_silent_training_does(clock: Clock) -> No
         (15, "… Waiting for a node: none has a GPU (15 s)"),
         (20, "the pods start Python and load the model"),
         (35, "… the pods start Python and load the model (15 s)"),
-        (40, "Job j was replaced; following train-small-1"),
         (40, "round 3 begins with 2 processes"),
         (40, "compiling the model; the first time takes a minute or more"),
         (55, "… compiling the model; the first time takes a minute or more (15 s)"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -95,7 +94,7 @@ def test_every_cell_of_status() -> None:
         told(message=TEXT, state=TEXT, members={TEXT: 0}, incidents=[happened]),
     )
     shown = io.StringIO()
-    Console(file=shown, width=300).print(screen(found, TARGET, datetime(2026, 11, 21, 12, 30, tzinfo=UTC)))
+    Console(file=shown, width=300).print(screen(found, TARGET))
     assert clean(shown.getvalue()), repr(shown.getvalue())
 
 
