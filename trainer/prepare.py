@@ -233,7 +233,7 @@ def _encode(pieces: list[Piece], settings: Settings, workers: int) -> list[Part]
     try:
         return run(pieces, dataclasses.replace(settings, exact=bool(exact)), workers)
     except Differs as error:
-        why = f"gigatoken gives other ids in document {error}"
+        why = f"gigatoken gives other ids in {error}"
         event("encoder", library="tokenizers", because_of=f"'{why}'", state="begun_again")
         for record in settings.recorded():  # first: those of gigatoken are none of an exact dataset
             record.unlink()

@@ -18,10 +18,10 @@ from trainer import patches
 from trainer.data import coverage, records
 from trainer.data.answer_spans import FAILURES, AnswerSpans
 from trainer.data.chat_template import begins, known
-from trainer.data.documents import Place
 from trainer.data.loss_mask import BEGINS, COUNTS, ID, MARKS, Encoder, Span, Undecodable, marked, squeezed
 from trainer.data.records import ANSWERS, REASONS, Plain, Talk, Wrong
 from trainer.data.sentences import says_anything, sentences
+from trainer.data.sources import Place
 from trainer.data.tokenizer import FILE
 from trainer.errors import UserError, one_line
 
@@ -29,8 +29,6 @@ __all__ = ["BEGINS", "COUNTS", "ID", "MARKS", "Chat"]
 
 DOCUMENTS = "conversations"
 """Value of Recipe.documents for conversations; other values say what a document is in a text file."""
-PENDING = 4096
-"""Records whose places are kept until they are encoded: more than shards.py encodes in one call."""
 NAMED = 100
 """Keys without a trace that are counted by name: data may have a new one in each record."""
 RECORDS, SPOKEN = "records", "answers"
@@ -59,7 +57,6 @@ class Chat:
         self._noted: list[tuple[str, str]] = []
         self._begin = begins(tokenizer, self._words.get("bos_token", ""))
         self.has_template = bool(self._known.chat_template)
-        self._places: dict[str, Place] = {}
 
     def read(self, record: Any, place: Place) -> str:
         """The record's text with marks; empty where there is no answer to learn. Raises UserError."""
@@ -78,9 +75,6 @@ class Chat:
                 f"--input {place()}: the chat template does not take this conversation ({one_line(error)}); mend or "
                 "remove the record, or give another template with --chat-template"
             ) from None
-        while len(self._places) >= PENDING:  # read again after an interruption, and not encoded again
-            del self._places[next(iter(self._places))]
-        self._places[text] = place
         for note in self._noted:
             self.notes[note if note in self.notes or len(self.notes) < NAMED else (note[0], "others")] += 1
         return text
@@ -260,7 +254,7 @@ class Chat:
             return {key: self._safe(item) for key, item in value.items()}
         return [self._safe(item) for item in value] if isinstance(value, list) else value
 
-    def encode(self, texts: list[str]) -> list[bytes]:
+    def encode(self, texts: list[str], places: list[Place]) -> list[bytes]:
         """The little-endian bytes of each text's tokens, with their two bits.
 
         Raises UserError where the tokens do not say what the answers say: that is compared for every record, since
@@ -269,14 +263,10 @@ class Chat:
         try:
             return self._encoder.encode(texts)
         except Undecodable as error:
-            place = self._places.get(texts[error.number], lambda: "a record")
             raise UserError(
-                f"--input {place()}: the tokenizer {error.why}, so another answer would be learned; mend or remove the "
-                "record, or take another tokenizer"
+                f"--input {places[error.number]()}: the tokenizer {error.why}, so another answer would be learned; "
+                "mend or remove the record, or take another tokenizer"
             ) from None
-        finally:
-            for text in texts:
-                self._places.pop(text, None)
 
     def asked(self, messages: list[dict[str, Any]]) -> list[int]:
         """The ids of a conversation and the template's generation prompt, as a training has them before an answer."""

@@ -18,7 +18,7 @@ from trainer.config.values import kind, unique_keys
 from trainer.data import hub
 from trainer.data.encoding import cut
 from trainer.data.records import present
-from trainer.data.sources import Progress, Source, chunks, line_number, lines, opened, reading
+from trainer.data.sources import Place, Progress, Source, chunks, line_name, lines, opened, reading
 from trainer.data.tokenizer import END_OF_TEXT
 from trainer.errors import UserError, one_line
 
@@ -64,6 +64,7 @@ class Unit:
     """A stretch of text that is encoded on its own."""
 
     text: str
+    place: Place
     group: int
     """The documents that are numbered together: those of a piece, or WHOLE_FILES."""
     document: int
@@ -73,8 +74,6 @@ class Unit:
     """Whether the text before it in the document is another unit."""
 
 
-Place = Callable[[], str]
-"""Names the file and line of a record, for messages."""
 Joins = Callable[[str, int], bool]
 """Whether a text may be cut at a place without a change of its ids."""
 
@@ -166,22 +165,23 @@ def units(piece: Piece, documents: str, records: Records, joins: Joins = anywher
         if segment.source.kind == "text" and documents == "file":
             yield from _whole_file(segment, joins)
             continue
-        for text in _texts(segment, documents, records):
+        for text, place in _texts(segment, documents, records):
             if text:
-                yield Unit(text, piece.number, count)
+                yield Unit(text, place, piece.number, count)
                 count += 1
             elif segment.source.kind != "text":
                 records.notes[EMPTY] += 1
 
 
-def _texts(segment: Segment, documents: str, records: Records) -> Iterator[str]:
+def _texts(segment: Segment, documents: str, records: Records) -> Iterator[tuple[str, Place]]:
     source = segment.source
     if source.kind == "hub":
         with reading(source):
             for number, row in enumerate(hub.rows(source.name, segment.start, records.columns), 1):
-                text = records.read(present(row), partial(_row, source, number, f"part {segment.start}"))
+                place = partial(_row, source, number, f"part {segment.start}")
+                text = records.read(present(row), place)
                 Progress.count(len(text))
-                yield text
+                yield text, place
         return
     with opened(source) as file:
         if source.kind == "parquet":
@@ -189,8 +189,8 @@ def _texts(segment: Segment, documents: str, records: Records) -> Iterator[str]:
         elif source.kind == "json":
             yield from _json(segment, file, records)
         elif documents == "lines":
-            for position, line in lines(source, file, segment.start, segment.end):
-                yield _decoded(line, source, position)
+            for line, position, place in lines(source, file, segment.start, segment.end):
+                yield _decoded(line, position, place).strip("\r\n"), place
         else:
             yield from _blocks(source, file, SEPARATORS[documents])
 
@@ -204,38 +204,35 @@ def _whole_file(segment: Segment, joins: Joins) -> Iterator[Unit]:
     source = segment.source
     decoder = codecs.getincrementaldecoder("utf-8" if segment.start else "utf-8-sig")()
     ends = segment.end in (None, source.size)
-    text, read, continues = "", segment.start, segment.start > 0
+    text, read, continues, name = "", segment.start, segment.start > 0, partial(getattr, source, "name")
     with opened(source) as file:
         for chunk in itertools.chain(chunks(file, segment.start, segment.end), [b""]):
             try:
                 decoded = decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as error:
-                raise _not_utf8(source, read, error) from None
+                raise _not_utf8(line_name(source, read + error.start), read, error) from None
             read += len(chunk)
             half = text.endswith("\r") and decoded.startswith("\n")  # of a line ending
             text = (text[:-1] if half else text) + decoded.replace("\r\n", "\n")
             start = 0
             while (end := cut(text, start, joins)) is not None:
-                yield Unit(text[start:end], WHOLE_FILES, segment.number, False, continues)
+                yield Unit(text[start:end], name, WHOLE_FILES, segment.number, False, continues)
                 start, continues = end, True
             text = text[start:]
     if text or ends:
-        yield Unit(text, WHOLE_FILES, segment.number, ends, continues)
+        yield Unit(text, name, WHOLE_FILES, segment.number, ends, continues)
 
 
-def _blocks(source: Source, file: BinaryIO, separator: bytes) -> Iterator[str]:
+def _blocks(source: Source, file: BinaryIO, separator: bytes) -> Iterator[tuple[str, Place]]:
     """Documents between lines that hold nothing but the separator."""
-    numbered = lines(source, file, 0, None)
-    for between, block in itertools.groupby(numbered, lambda item: item[1].strip() == separator):
+    for between, block in itertools.groupby(lines(source, file, 0, None), lambda line: line[0].strip() == separator):
         if not between:
-            positions, parts = zip(*block, strict=True)
-            yield _decoded(b"".join(parts), source, positions[0])
+            found = list(block)
+            yield "".join(_decoded(*line) for line in found).strip("\r\n"), found[0][2]
 
 
-def _json(segment: Segment, file: BinaryIO, records: Records) -> Iterator[str]:
-    source = segment.source
-    for number, (position, line) in enumerate(lines(source, file, segment.start, segment.end), 1):
-        place = partial(_line, segment, number, position)
+def _json(segment: Segment, file: BinaryIO, records: Records) -> Iterator[tuple[str, Place]]:
+    for line, position, place in lines(segment.source, file, segment.start, segment.end):
         if not line.strip():
             continue
         if position == 0 and line.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):
@@ -253,16 +250,10 @@ def _json(segment: Segment, file: BinaryIO, records: Records) -> Iterator[str]:
         # JSON can hold halves of surrogate pairs, which are not characters.
         if b"\\ud" in line or b"\\uD" in line:
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        yield text
+        yield text, place
 
 
-def _line(segment: Segment, number: int, position: int) -> str:
-    """Names a line; number: its place in the segment."""
-    source = segment.source
-    return f"{source.name}, line {line_number(source, position) if segment.start else number}"
-
-
-def _parquet(segment: Segment, file: BinaryIO, records: Records) -> Iterator[str]:
+def _parquet(segment: Segment, file: BinaryIO, records: Records) -> Iterator[tuple[str, Place]]:
     from pyarrow import parquet
 
     with reading(segment.source):
@@ -275,19 +266,17 @@ def _parquet(segment: Segment, file: BinaryIO, records: Records) -> Iterator[str
             batches = table.iter_batches(batch_size=256, row_groups=[group], columns=columns)
             rows = itertools.chain.from_iterable(batch.to_pylist(maps_as_pydicts="strict") for batch in batches)
             for number, record in enumerate(rows, 1):
-                yield records.read(present(record), partial(_row, segment.source, number, f"group {group}"))
+                place = partial(_row, segment.source, number, f"group {group}")
+                yield records.read(present(record), place), place
 
 
-def _decoded(content: bytes, source: Source, position: int) -> str:
+def _decoded(line: bytes, position: int, place: Place) -> str:
     try:
-        return content.decode("utf-8" if position else "utf-8-sig").strip("\r\n")
+        return line.decode("utf-8" if position else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _not_utf8(source, position, error) from None
+        raise _not_utf8(place(), position, error) from None
 
 
-def _not_utf8(source: Source, position: int, error: UnicodeDecodeError) -> UserError:
-    byte = position + error.start
-    place = source.name if source.compression else f"{source.name}, line {line_number(source, byte)}"
-    return UserError(
-        f"--input {place}: not UTF-8 text ({error.reason} near byte {byte}); convert it, for example with iconv"
-    )
+def _not_utf8(place: str, position: int, error: UnicodeDecodeError) -> UserError:
+    where = f"{error.reason} near byte {position + error.start}"
+    return UserError(f"--input {place}: not UTF-8 text ({where}); convert it, for example with iconv")

@@ -71,9 +71,6 @@ SENTENCEPIECE = [
 ]
 """Normalizers, and steps that cut text, for a vocabulary that falls back to bytes."""
 
-Encode = Callable[[Sequence[str], Sequence[bool]], list[bytes]]
-"""Texts, and whether each continues another, to the little-endian bytes of their ids."""
-
 
 class Differs(Exception):
     """gigatoken gave other ids than `tokenizers`. Arguments: the number of the text in the batch, or its name."""

@@ -10,7 +10,7 @@ A shard of conversations ends with a table: for each, its number of tokens and o
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -22,8 +22,8 @@ from tokenizers import Tokenizer
 
 from trainer.data.batches import stored_bytes
 from trainer.data.conversations import BEGINS, COUNTS, DOCUMENTS, ID, MARKS, Chat
-from trainer.data.documents import EMPTY, WHOLE_FILES, Joins, Piece, Records, TextField, Unit, anywhere, units
-from trainer.data.encoding import Differs, Encode, Encoder
+from trainer.data.documents import EMPTY, Joins, Piece, Records, TextField, Unit, anywhere, units
+from trainer.data.encoding import Differs, Encoder
 from trainer.data.tokenizer import FILE
 from trainer.errors import panic
 from trainer.files import fsync, read_json, sha256, write_json
@@ -105,16 +105,17 @@ class Writer:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._records: Records
-        self._encode: Encode
+        self._encode: Callable[[list[Unit]], list[bytes]]
         self._joins: Joins = anywhere
         if settings.recipe.documents == DOCUMENTS:
             self._records = chat = Chat(settings.work)
-            self._encode = lambda texts, later: chat.encode(list(texts))
+            self._encode = lambda units: chat.encode([unit.text for unit in units], [unit.place for unit in units])
             self._separator = b""
         else:
             tokenizer = Tokenizer.from_file(str(settings.work / FILE))
-            self._encode = encoder = Encoder(tokenizer, settings.dtype, settings.exact)
+            encoder = Encoder(tokenizer, settings.dtype, settings.exact)
             self._joins = encoder.joins
+            self._encode = lambda units: encoder([unit.text for unit in units], [unit.continues for unit in units])
             self._records = TextField(settings.recipe.text_field)
             self._separator = np.array(settings.between, settings.dtype).tobytes()
 
@@ -132,9 +133,9 @@ class Writer:
         try:
             for group in _groups(placed(piece, self._settings.recipe, self._records, self._joins)):
                 try:
-                    encoded = self._encode([unit.text for unit, *_ in group], [unit.continues for unit, *_ in group])
+                    encoded = self._encode([unit for unit, *_ in group])
                 except Differs as error:
-                    raise Differs(_name(piece, group[error.args[0]][0])) from None
+                    raise Differs(group[error.args[0]][0].place()) from None
                 for (unit, split, ends), ids in zip(group, encoded, strict=True):
                     shards.add(split, ids + self._separator if ends else ids, unit)
         except BaseException as error:  # reading a conversation encodes it too
@@ -153,13 +154,6 @@ class Writer:
             path.exists() and path.stat().st_size == stored_bytes(shard, width) and sha256(path) == shard["sha256"]
             for path, shard in found
         )
-
-
-def _name(piece: Piece, unit: Unit) -> str:
-    """What a document is called in messages."""
-    if unit.group == WHOLE_FILES:
-        return next(segment.source.name for segment in piece.segments if segment.number == unit.document)
-    return f"{unit.document + 1} of {piece.name}"
 
 
 def not_learned(parts: list[Part]) -> list[list[Any]]:

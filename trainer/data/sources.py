@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
@@ -63,6 +64,10 @@ class Source:
     """Changes when the content does."""
     seekable: bool = False
     """Whether several processes may each read a range of it."""
+
+
+Place = Callable[[], str]
+"""Names a file and the place of a record in it, for messages."""
 
 
 def find(inputs: list[str]) -> list[Source]:
@@ -299,17 +304,20 @@ def align(file: BinaryIO, start: int) -> int:
             return position
 
 
-def lines(source: Source, file: BinaryIO, start: int, end: int | None) -> Iterator[tuple[int, bytes]]:
-    """Each line that begins in [start, end), whole, with its position. Raises UserError for one over LONGEST_LINE."""
+def lines(source: Source, file: BinaryIO, start: int, end: int | None) -> Iterator[tuple[bytes, int, Place]]:
+    """Each line that begins in [start, end), whole, with its position and its name for messages.
+
+    Raises UserError for one over LONGEST_LINE.
+    """
     position, count = align(file, start), 1
     while (end is None or position < end) and (line := file.readline(LONGEST_LINE + 1)):
+        place = partial(line_name, source, position, 0 if start else count)
         if len(line) > LONGEST_LINE:
-            place = f"{source.name}, line {line_number(source, position) if start else count}"
             raise UserError(
-                f"--input {place}: has more than {LONGEST_LINE >> 20} MiB, the most that a line may have; write one "
+                f"--input {place()}: has more than {LONGEST_LINE >> 20} MiB, the most that a line may have; write one "
                 "record a line (jq -c '.[]' FILE does it for a list), or split it"
             )
-        yield position, line
+        yield line, position, place
         position, count = position + len(line), count + 1
 
 
@@ -329,8 +337,10 @@ def chunks(file: BinaryIO, start: int, end: int | None) -> Iterator[bytes]:
             yield last
 
 
-def line_number(source: Source, position: int) -> int:
-    """The number, from 1, of the line at `position` of an uncompressed source."""
+def line_name(source: Source, position: int, number: int = 0) -> str:
+    """Names the line at `position`, whose number, from 1, is counted in an uncompressed source if it is not known."""
+    if number or source.compression:
+        return f"{source.name}, line {number}" if number else source.name
     number = 1
     with _stored(source) as file:
         while position > 0:
@@ -339,4 +349,4 @@ def line_number(source: Source, position: int) -> int:
                 break
             number += part.count(b"\n")
             position -= len(part)
-    return number
+    return f"{source.name}, line {number}"

@@ -13,7 +13,7 @@ from trainer.data.conversations import BEGINS, COUNTS, ID, Chat
 
 def tokens(chat: Chat, record: dict[str, Any]) -> list[np.ndarray]:
     """The conversations that a record becomes."""
-    values = np.frombuffer(chat.encode([chat.read(record, lambda: "here")])[0], np.uint32)
+    values = np.frombuffer(chat.encode([chat.read(record, lambda: "here")], [lambda: "here"])[0], np.uint32)
     return np.split(values, np.flatnonzero(values & BEGINS)[1:])
 
 
