@@ -10,7 +10,6 @@ from infra.clouds import Until
 from infra.config import StackConfig
 from infra.gke.doctor.google_client import Google, NoAnswer, connect
 from infra.gke.keys import GkeConfig, GkeStorage
-from infra.names import resource_name, rows
 from infra.stackfiles import is_marked
 
 #: Compute Engine's collections that GKE and the stack make things in, for aggregatedList, and the global ones
@@ -51,7 +50,7 @@ class Gcp:
         project, region = gke.project, gke.region
         # By whole names: a stack NAME-2 has names that begin with NAME- too. What GKE names after a cluster, such as
         # gke-NAME-POOL-HASH, is in the stack's network (instances, groups, templates, firewall rules) or has the label.
-        names = {resource_name(row, name=name) for row in rows("gke") if "{name}" in row["made"]}
+        names = {name, f"{name}-nodes", f"{name}-data"}
 
         def note(kind: str, items: list[dict[str, Any]]) -> None:
             for item in items:

@@ -1,146 +1,87 @@
-"""Every name that a stack can have, the default included, passes the rules of every resource named after it."""
+"""A name that is accepted passes the rules of every resource that is named after the stack; others are one line."""
 
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import Any
 
 import pytest
 from botocore.loaders import Loader
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from infra.config import ConfigError
-from infra.names import ZONE, resource_name, rows, unusable_names
-from infra.parse import cluster_kind, parse
-from infra.sections import ClusterConfig
-from infra.stackfiles import stack_file_values
+from infra.parse import parse
 from review.recording import record
 from tests.infra.recorded import changed
 
-#: Type and property of a resource -> service and shape in AWS's own service models.
+#: Type of a resource -> service and shape of its name in AWS's own service models.
 MODELS = {
-    "aws:iam/role:Role name": ("iam", "roleNameType"),
-    "aws:ecr/repository:Repository name": ("ecr", "RepositoryName"),
-    "aws:eks/cluster:Cluster name": ("eks", "ClusterName"),
-    "aws:kms/alias:Alias name": ("kms", "AliasNameType"),
-    "aws:cloudwatch/logGroup:LogGroup name": ("logs", "LogGroupName"),
-    "aws:ec2/launchTemplate:LaunchTemplate name": ("ec2", "LaunchTemplateName"),
+    "aws:iam/role:Role": ("iam", "roleNameType"),
+    "aws:ecr/repository:Repository": ("ecr", "RepositoryName"),
+    "aws:eks/cluster:Cluster": ("eks", "ClusterName"),
+    "aws:kms/alias:Alias": ("kms", "AliasNameType"),
+    "aws:cloudwatch/logGroup:LogGroup": ("logs", "LogGroupName"),
+    "aws:ec2/launchTemplate:LaunchTemplate": ("ec2", "LaunchTemplateName"),
 }
-#: Variants of stacks with resources that their files do not have.
-VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    ("gcp-c3", {"dataset": {"input": ["gs://bucket/texts"]}}),
-    ("gcp-c3", {"storage": {"kind": "filestore", "tier": "ZONAL", "sizeGib": 1024}}),
-    ("aws-g4dn", {"nodes": {"compactPlacement": True}, "dataset": {"input": ["s3://bucket/texts"]}}),
-    ("aws-g4dn", {"eks": {"irsa": True}}),
-]
-NAMES = st.from_regex(r"[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,60}[a-zA-Z0-9])?", fullmatch=True)
+LONG = {"aws-g4dn": "x" * 38 + "-1", "gcp-c3": "x" * 22 + "-1"}
 
 
-def problems(stack: str, file: str, **sections: dict[str, Any]) -> list[str]:
+def problems(stack: str, file: str, **cluster: str) -> list[str]:
     try:
-        parse(changed(file, **sections), stack)
+        parse(changed(file, cluster=cluster), stack)
     except ConfigError as error:
         return [*error.lines]
     return []
 
 
-def fits(row: dict[str, Any], text: str) -> bool:
-    within = row.get("least", 1) <= len(text) <= row["most"]
-    return within and bool(re.fullmatch(row["pattern"], text))
+def test_the_models_of_amazon_accept_all_names_of_the_longest_that_is_accepted() -> None:
+    cluster = {"name": LONG["aws-g4dn"]}
+    parts = {"nodes": {"compactPlacement": True}, "dataset": {"input": ["s3://bucket/texts"]}}
+    stack = record("aws-g4dn", changed("aws-g4dn", cluster=cluster, **parts))
+    for type_, (service, shape) in MODELS.items():
+        model = Loader().load_service_model(service, "service-2")["shapes"][shape]
+        for item in stack.all(type_):
+            name = item.inputs["name"]
+            assert name.startswith(("alias/", "/aws/eks/", cluster["name"]))
+            assert len(name) <= model["max"], name
+            assert re.fullmatch(model.get("pattern", ".*"), name), name
+        assert stack.all(type_), "nothing of it was tried"
 
 
-@cache
-def model(type_: str) -> dict[str, Any]:
-    service, shape = MODELS[type_]
-    described = Loader().load_service_model(service, "service-2")["shapes"][shape]
-    return {key: described[key] for key in ("min", "max", "pattern") if key in described}
-
-
-@pytest.mark.parametrize("kind", ["gke", "eks"])
-@settings(max_examples=25, deadline=None)
-@given(stack=NAMES)
-def test_a_stack_name_that_is_accepted_passes_every_rule(kind: str, stack: str) -> None:
-    name = f"trainyard-{stack}"
-    found = list(unusable_names(ClusterConfig.model_construct(kind=kind, name=name), stack))
-    unfit = [
-        row
-        for row in rows(kind)
-        if not fits(row, resource_name(row, name=name, stack=stack.lower(), namespace="trainyard"))
-    ]
-    assert bool(found) == bool(unfit)
-    assert {line.split(":")[0] for line in found} <= {"cluster.name", "stack"}
-    assert all("\n" not in line and "; " in line for line in found)
-
-
-@settings(max_examples=25, deadline=None)
-@given(name=NAMES)
-def test_what_the_rules_for_aws_accept_the_models_of_its_services_do(name: str) -> None:
-    for row in rows("eks"):
-        if row.get("type") in MODELS:
-            text, rule = resource_name(row, name=name), model(row["type"])
-            assert (row["most"], row.get("least", 1)) == (rule["max"], rule.get("min", 1))
-            if fits(row, text):
-                assert re.fullmatch(rule["pattern"], text), row["of"]
-
-
-@pytest.mark.parametrize(("file", "sections"), VARIANTS)
-def test_everything_that_is_called_after_the_stack_has_a_rule(file: str, sections: dict[str, Any]) -> None:
-    """Finds a name that has no row in names.yaml, or that is longer than its row says."""
-    kind, name = cluster_kind(stack_file_values(file)), f"trainyard-{file}"
-    for item in record(file, changed(file, **sections)).resources:
-        for key in ("name", "accountId", "nodeGroupName"):
-            value = str(item.inputs.get(key) or "")
-            if name not in value or not item.type.startswith(("gcp:", "aws:")):
-                continue
-            covering = [row for row in rows(kind) if row.get("type", "").startswith(item.type.rpartition("/")[0])]
-            longest = [resource_name(row, name=name, namespace="trainyard", stack=file) for row in covering]
-            assert longest, f"{item.type} is called {value}: it needs a row"
-            assert max(map(len, longest)) >= len(value.replace("use2-az1", ZONE)), (
-                f"{value} is longer than its row says"
-            )
+@pytest.mark.parametrize("storage", [{}, {"kind": "filestore", "tier": "ZONAL", "sizeGib": 1024}])
+def test_google_accepts_all_names_of_the_longest_that_is_accepted(storage: dict[str, Any]) -> None:
+    parts = {"cluster": {"name": LONG["gcp-c3"]}, "dataset": {"input": ["gs://bucket/texts"]}, "storage": storage}
+    stack = record("gcp-c3", changed("gcp-c3", **parts))
+    most = {"accountId": 30, "name": 40}
+    named = [(key, item.inputs[key]) for item in stack.all("gcp:") for key in most if key in item.inputs]
+    ours = [(key, name) for key, name in named if name.startswith(LONG["gcp-c3"])]
+    assert len(ours) > 5
+    assert [name for key, name in ours if len(name) > most[key]] == []
 
 
 @pytest.mark.parametrize(
-    ("stack", "file", "sections", "expected"),
+    ("stack", "file", "cluster", "expected"),
     [
         (
             "x.y",
             "aws-g4dn",
             {},
-            "cluster.name: 'trainyard-x.y' makes an IAM role 'trainyard-x.y-efs-driver'; allowed: lower-case letters, "
-            "digits and single '-' inside; set cluster.name",
+            "cluster.name: 'trainyard-x.y' is no name that all parts can have; allowed: at most 40",
         ),
-        ("a--b", "aws-g4dn", {}, "cluster.name: 'trainyard-a--b' makes an IAM role"),
-        (
-            "x" * 45,
-            "aws-g4dn",
-            {},
-            "cluster.name: 'trainyard-" + "x" * 45 + "' has 55 characters; allowed: 53, because an",
-        ),
-        (
-            "a-long-team-name",
-            "gcp-c3",
-            {},
-            "cluster.name: 'trainyard-a-long-team-name' has 26 characters; allowed: 24, because the nodes' service "
-            "account is called '{name}-nodes'; set cluster.name",
-        ),
-        (
-            "x.y",
-            "gcp-c3",
-            {"cluster": {"name": "good"}},
-            "stack: 'x.y' makes the label of what is billed 'x.y'; allowed:",
-        ),
-        (
-            "a",
-            "gcp-c3",
-            {"cluster": {"namespace": "kube-system"}},
-            "cluster.namespace: 'kube-system' makes the namespace",
-        ),
+        ("a--b", "aws-g4dn", {}, "cluster.name: 'trainyard-a--b' is no name"),
+        ("A", "gcp-c3", {}, "cluster.name: 'trainyard-A' is no name"),
+        ("x" * 31, "aws-g4dn", {}, "cluster.name: 'trainyard-xxx"),
+        ("a", "aws-g4dn", {"name": "sg-team"}, "cluster.name: 'sg-team' is no name"),
+        ("a", "aws-g4dn", {"name": "7b"}, "cluster.name: '7b' is no name"),
+        ("x-long-team-sub", "gcp-c3", {}, "cluster.name: 'trainyard-x-long-team-sub' is no name"),
+        ("x.y", "gcp-c3", {"name": "good"}, "stack: 'x.y' is no name"),
+        ("a", "gcp-c3", {"namespace": "kube-system"}, "cluster.namespace: 'kube-system' is Kubernetes' own"),
     ],
-    ids=lambda value: value[:20] if isinstance(value, str) else "",
 )
-def test_a_name_that_cannot_be_is_one_line(stack: str, file: str, sections: dict[str, Any], expected: str) -> None:
-    (line,) = problems(stack, file, **sections)
+def test_a_name_that_cannot_be_is_one_line(stack: str, file: str, cluster: dict[str, str], expected: str) -> None:
+    (line,) = problems(stack, file, **cluster)
     assert line.startswith(expected)
+
+
+@pytest.mark.parametrize(("stack", "file"), [("x" * 30, "aws-g4dn"), ("x" * 14, "gcp-c3"), ("A.b", "local")])
+def test_a_name_that_can_be_is_accepted(stack: str, file: str, local_kubeconfig: object) -> None:
+    assert problems(stack, file) == []
