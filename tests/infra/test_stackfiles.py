@@ -52,6 +52,15 @@ def refusal(content: str | bytes, folder: Path, monkeypatch: pytest.MonkeyPatch)
         ("config:\n\ttrainyard:cluster: {}\n", "is not YAML: line 2 has a tab before its text; indent with spaces"),
         (TRAINING + "    steps: 300\t\n", "is not YAML: line 4 has a tab behind its text; write spaces"),
         ("config: \x00\n", "is not YAML: has the character U+0000, which"),
+        (
+            "config:\n  trainyard:cluster: {context: 'kind}\n" + 9 * "  a: b\n",
+            "is not YAML: line 2 has a quote that nothing closes",
+        ),
+        (
+            "config:\n  trainyard:cluster: {context: kind\n  trainyard:job: {maxHours: 3}\n",
+            "is not YAML: line 2 has a {",
+        ),
+        ("config:\n  trainyard:dataset:\n    input: [a, b\n    name: x\n", "is not YAML: line 3 has a ["),
         (TRAINING + "    steps: 10\n   seed: 3\n", "is not YAML: line 5 is indented by 3, out of step with the lines "),
         (
             BASE + "  trainyard:dataset:\n    input:\n      - a\n     - b\n",

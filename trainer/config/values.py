@@ -188,6 +188,14 @@ def read_yaml(text: str | bytes, reader: type[Plain] = Reader) -> Any:
         raise yaml.YAMLError("sections stand too deep in each other") from None
 
 
+_OPENED = {
+    "while scanning a quoted scalar": "quote",
+    "while parsing a flow mapping": "{",
+    "while parsing a flow sequence": "[",
+}
+"""PyYAML's context of an error -> what may lack its end."""
+
+
 def why_not_yaml(error: yaml.YAMLError) -> str:
     """What is wrong with a document that `read_yaml` refused, and in which line, for the person who wrote it."""
     if isinstance(error, yaml.reader.ReaderError):
@@ -220,6 +228,9 @@ def why_not_yaml(error: yaml.YAMLError) -> str:
         return f"{here} is indented by {indent}, out of step with the lines above it; indent it by {columns}"
     if "another document" in problem:
         return f"{here} begins a second document, which nothing reads; remove it"
+    opened, begun = _OPENED.get(str(error.context)), error.context_mark
+    if opened and begun and begun.line != mark.line:
+        return f"line {begun.line + 1} has a {opened} that nothing closes before {here}"
     return f"{here}: {problem}"
 
 
