@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import subprocess
@@ -36,7 +37,8 @@ def _made(name: str) -> str:
     """How to make a stack that is not there."""
     if name in stacks():
         return f"`trainyard up --stack {name}` makes it"
-    return f"`trainyard init {name}` writes its file"
+    close = difflib.get_close_matches(name.lower(), stacks(), 1)
+    return f"{f'did you mean {close[0]}? ' if close else ''}`trainyard init {name}` writes its file"
 
 
 def _names(incomplete: str) -> list[str]:

@@ -99,11 +99,15 @@ def test_a_stack_that_is_not_there_is_said_with_the_command_that_makes_it(
     assert line.startswith(f"error: {said}")
 
 
-def test_a_stack_without_a_file_is_said_with_those_that_have_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cost", "--stack", "nine"]) == 2
-    assert re.search(
-        r"no stack 'nine'; there are: aws-.*, local-sweep; `trainyard init nine` writes", capsys.readouterr().err
-    )
+@pytest.mark.parametrize(
+    ("given", "said"), [("nine", ""), ("GCP-C3", "did you mean gcp-c3? "), ("gcp_a100", "did you mean gcp-a100? ")]
+)
+def test_a_stack_without_a_file_is_said_with_those_that_have_one(
+    given: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cost", "--stack", given]) == 2
+    told = f"no stack '{given}'; there are: aws-.*, local-sweep; {re.escape(said)}`trainyard init {given}` writes"
+    assert re.search(told, capsys.readouterr().err)
 
 
 def test_a_home_folder_is_found_where_the_shell_does_not_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
