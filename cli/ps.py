@@ -27,11 +27,10 @@ def ps() -> None:
     # A look at a stack of this machine enters its environment, whose backend knows no other stacks: those come first.
     elsewhere = _of_backend()
     names = list(dict.fromkeys([*sorted(elsewhere or (), key=is_local), *_of_this_machine()]))
+    if elsewhere is None:
+        print("what stacks elsewhere have is not known: Pulumi is missing or not logged in (`pulumi login`)")
     if not names:
-        here = ""
-        if elsewhere is None:
-            print("what stacks elsewhere have is not known: Pulumi is missing or not logged in (`pulumi login`)")
-            here = " of this machine"
+        here = " of this machine" if elsewhere is None else ""
         print(f"no stack{here} has anything; `trainyard init NAME` writes the file of one, `trainyard up` brings it up")
         return
     shown = table("stack", "where", "training", "state", "since", "USD an hour", right=("USD an hour",))
@@ -39,7 +38,7 @@ def ps() -> None:
     for name in names:
         try:
             rows = look(name, datetime.now(UTC))
-        except CommandError as error:
+        except (CommandError, OSError) as error:  # such as a kubeconfig that only root may read
             word = "node stopped" if str(error).startswith(STOPPED) else "unknown"
             rows = [("this machine" if is_local(name) else "", "", word, "", cost(name, None))]
             reasons.append(Text(plain(f"{name}: {error}")))

@@ -35,7 +35,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if stack == "local-sweep":
             raise CommandError(STOPPED)
         if stack == "gcp-smoke":
-            raise CommandError("no kubeconfig has the context gke_smoke")
+            raise PermissionError(13, "Permission denied", "/etc/rancher/k3s/k3s.yaml")
         names = ("one", "two") if stack == "gcp-c3" else ("",)
         return [
             Target(NODE_CONTEXT if stack == "local" else "gke", "n", "train-1", None, {}, training=n) for n in names
@@ -66,9 +66,20 @@ def test_every_stack_is_listed_with_what_runs_since_when_and_at_what_cost(capsys
         ["gcp-smoke", "unknown", "0.26 to 0.84"],
         ["local", "this machine", "train-1", "Complete", "5 min", "0"],
         ["local-sweep", "this machine", "node stopped", "0"],
-        ["gcp-smoke: no kubeconfig has the context gke_smoke"],
+        ["gcp-smoke: [Errno 13] Permission denied: '/etc/rancher/k3s/k3s.yaml'"],
         [f"local-sweep: {STOPPED}"],
     ]
+
+
+@pytest.mark.usefixtures("machine")
+def test_stacks_of_this_machine_do_not_hide_that_others_are_not_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ps, "ask_pulumi", lambda *_: SimpleNamespace(returncode=255, stdout=""))
+    assert main(["ps"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("what stacks elsewhere have is not known: ")
+    assert "local-sweep" in told
 
 
 @pytest.mark.parametrize(
