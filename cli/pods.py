@@ -27,7 +27,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError, last_line
-from cli.cluster import GoneError, as_json, asking, connect, why_waiting
+from cli.cluster import GoneError, as_json, asking, connect, ends, why_waiting
 from cli.programs import find
 from cli.progress import Bar
 from cli.target import Target
@@ -263,11 +263,9 @@ def _start(
 
 
 def last_words(pod: dict[str, Any]) -> str:
-    for status in pod["status"].get("containerStatuses") or []:
-        ended = status.get("state", {}).get("terminated", {})
-        if ended:
-            said = str(ended.get("message") or "").strip()
-            return said or str(ended.get("reason") or f"exit code {ended.get('exitCode')}")
+    """Why a pod has ended, in its own words, else in those of the node."""
+    for end in ends(pod):
+        return (end.get("message") or "").strip() or end["reason"] or f"exit code {end['exitCode']}"
     return str(pod["status"].get("message") or pod["status"].get("reason") or "no reason given")
 
 

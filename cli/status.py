@@ -142,16 +142,16 @@ def screen(found: TrainingStatus, target: Target) -> Group:
 def _head(found: TrainingStatus, target: Target) -> Text:
     # What has ended took so long; it is not so since then.
     how = " for " if found.ended is None else ", took " if found.condition == "Complete" else " after "
-    text = Text(plain(found.headline), STYLES.get(found.condition, "yellow"))
-    text.append(f"{how}{time_to_go(found.lasted)}" if found.started else "", "default")
-    lines = [
+    parts = [
+        (plain(found.headline), STYLES.get(found.condition, "yellow")),
+        f"{how}{time_to_go(found.lasted)}" if found.started else "",
         f"   {target.namespace}/{found.job} on {target.context}",
         f"\nworkers  {found.running} of {found.wanted} run, {found.failed} failed",
         f", {found.ended_for_it} ended for it" if found.ended_for_it else "",
         f"\nnodes    {plain(_kinds(found))}" if found.nodes else "",
         f"\ncost     about ${found.cost:,.2f} so far, for the workers' nodes by list prices" if found.cost else "",
     ]
-    return Text.assemble(text, *lines)
+    return Text.assemble(*parts)
 
 
 def _training(found: TrainingStatus) -> Text:

@@ -266,8 +266,8 @@ def _pod(pod: dict[str, Any], record: Record, silent: Mapping[str, datetime]) ->
     runs = next(iter(status.get("containerStatuses") or []), {}).get("state", {}).get("running", {})
     since, text = moment(runs.get("startedAt") or status.get("startTime")), status.get("reason") or phase
     if ended:
-        text = f"ended with {ended['exitCode']}: {_meaning(ended)}"
-        since = moment(ended.get("finishedAt"))
+        code, since = ended["exitCode"], moment(ended.get("finishedAt"))
+        text = f"ended with {code}: {EXITS.get(code, ['an error of its own'])[0]}"
     elif node in silent:
         text, since = "its node does not answer", silent[node]
     elif pod["metadata"].get("deletionTimestamp"):
@@ -278,11 +278,6 @@ def _pod(pod: dict[str, Any], record: Record, silent: Mapping[str, datetime]) ->
     member = text == "Running" and (since is None or record.began is None or since.timestamp() <= record.began)
     rank = record.members.get(str(index(pod))) if member else None
     return PodState(pod["metadata"]["name"], index(pod), node, text, since, rank)
-
-
-def _meaning(ended: dict[str, Any]) -> str:
-    """What an exit code means, or the kubelet's word for one that is not ours."""
-    return EXITS.get(ended["exitCode"], ("", ended["reason"] or "an error of its own"))[1]
 
 
 def _has_failed(pod: dict[str, Any]) -> bool:
@@ -301,11 +296,11 @@ def _ends_of(pod: dict[str, Any]) -> Iterator[Incident]:
     if when := moment(taken.get("lastTransitionTime")):
         yield Incident(when, name, f"{taken.get('reason')}: {taken.get('message', '')}")
     for end in ends(pod):
-        why = launcher_words(end).get("message")
-        if not why and end["reason"]:
-            why = ": ".join(filter(None, (end["reason"], end.get("message"))))
-        if end["exitCode"] != EXIT_DONE and (when := moment(end.get("finishedAt"))):
-            yield Incident(when, name, f"ended with {end['exitCode']}: {why or _meaning(end)}")
+        code, told = end["exitCode"], launcher_words(end).get("message")
+        of_node = f"{end['reason']}: {end.get('message', '')}".strip(": ") if end["reason"] else ""
+        if code != EXIT_DONE and (when := moment(end.get("finishedAt"))):
+            why = told or of_node or EXITS.get(code, ["", "an error of its own"])[1]
+            yield Incident(when, name, f"ended with {code}: {why}")
 
 
 def further(known: Mapping[str, Any]) -> str:

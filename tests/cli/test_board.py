@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from cli import CommandError, board
 from cli.target import Target
-from review.recording import Recording, record
+from review.recording import record
 from tests.infra.recorded import changed
 from trainer.train.exporters import tag
 from trainer.train.metrics import StepFigures
@@ -52,16 +51,10 @@ def test_a_forward_that_breaks_is_told_and_goes_on_with_the_next_pod(
         board.board("x", port=16006, no_browser=False)
 
 
-def pod_on_the_volume(stack: Recording) -> dict[str, Any]:
-    return stack.one("PodTemplate", VOLUME_ACCESS).inputs["template"]
-
-
-def test_the_pod_on_the_volume_gets_out_to_the_web_as_the_dataset_job_does(local_stack: Recording) -> None:
-    policy = local_stack.one("NetworkPolicy", "dataset").inputs["spec"]["podSelector"]["matchLabels"]
-    assert policy.items() <= pod_on_the_volume(local_stack)["metadata"]["labels"].items()
-
-
-def test_on_a_cloud_it_may_read_the_buckets_that_the_stack_may_read() -> None:
+def test_the_pod_on_the_volume_reads_from_web_and_buckets_as_the_dataset_job_does() -> None:
     stack = record("gcp-c3", changed("gcp-c3", dataset={"input": ["gs://texts/corpus"]}))
+    pod = stack.one("PodTemplate", VOLUME_ACCESS).inputs["template"]
+    policy = stack.one("NetworkPolicy", "dataset").inputs["spec"]["podSelector"]["matchLabels"]
+    assert policy.items() <= pod["metadata"]["labels"].items()
     account = stack.one("ServiceAccount", "dataset").inputs["metadata"]["name"]
-    assert pod_on_the_volume(stack)["spec"]["serviceAccountName"] == account
+    assert pod["spec"]["serviceAccountName"] == account

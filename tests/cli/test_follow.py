@@ -187,19 +187,16 @@ DO = (
 def test_a_node_that_does_not_answer_is_named_with_what_to_do(ready: str | int, silent: bool) -> None:
     """A kubelet that reports itself unready answers; a Node that is gone needs nobody."""
     api: Any = Api(ready=ready)
-    pods = [pod(0), silent_pod()]
+    pods = [
+        pod(0),
+        silent_pod(),
+        pod(2, "Succeeded", {"exitCode": 0}),
+        {**silent_pod(phase="Failed"), "spec": {"nodeName": "x"}},
+    ]
     found = summarize(job(), pods, silent=TrainingJob(api, api, TARGET).silent_nodes(pods))
     assert (DO in said(found)) == silent
+    assert api.asked == 1, "only where a pod runs that is not ready"
     assert (found.pods[1].state == "its node does not answer") == silent
-
-
-def test_only_nodes_of_doubtful_pods_are_read() -> None:
-    api: Any = Api()
-    leaving = pod(3)
-    leaving["metadata"]["deletionTimestamp"] = "2026-11-21T12:26:00Z"
-    well = [pod(0), pod(1, "Pending"), pod(2, "Succeeded", {"exitCode": 0}), silent_pod(phase="Failed")]
-    assert list(TrainingJob(api, api, TARGET).silent_nodes([*well, leaving])) == ["node-3"]
-    assert api.asked == 1
 
 
 @pytest.fixture

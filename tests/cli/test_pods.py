@@ -6,15 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kubernetes import client
+import urllib3.exceptions
+from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError, pods, run
 from cli.__main__ import main
@@ -26,65 +24,52 @@ TARGET = Target("c", "n", "train", None, {})
 
 
 class Cluster:
-    """An API server with a PodTemplate, whose pods run at once; `fails` is the verb that it answers with `status`."""
+    """The API of a cluster with a PodTemplate, whose pods run at once; `fails` is the call that fails with `error`."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Any] = {}
         self.made = 0
-        self.image, self.fails, self.status, self.phase = "one", "", 0, "Running"
+        self.image, self.fails, self.phase = "one", "", "Running"
+        self.error: Exception = ApiException(status=403, reason="the server says why")
 
-    def answer(self, verb: str, path: str, sent: Any) -> tuple[int, Any]:
-        if verb == self.fails and "podtemplates" not in path:
-            return self.status, {"kind": "Status", "message": "the server says why"}
-        if "podtemplates" in path:
-            spec = {"containers": [{"name": "volume", "image": self.image}]}
-            return 200, {"template": {"metadata": {"labels": {}}, "spec": spec}}
-        name = path.partition("?")[0].rpartition("/")[2]
-        if verb == "POST":
-            self.made += 1
-            sent["metadata"]["resourceVersion"] = str(self.made)
-            self.pods[sent["metadata"]["name"]] = {**sent, "status": {"phase": self.phase}}
-            return 201, sent
-        if verb == "DELETE" and name == "pods":  # those that ended
-            gone = [each for each, pod in self.pods.items() if pod["status"]["phase"] != "Running"]
-            return 200, {each: self.pods.pop(each) for each in gone}
-        found = self.pods.get(name)
-        if verb == "DELETE":
-            wanted = (sent or {}).get("preconditions", {}).get("resourceVersion")
-            if wanted and found and found["metadata"]["resourceVersion"] != wanted:
-                return 409, {"message": "the pod has changed"}
-            self.pods.pop(name)
-        return (200, found) if found else (404, {"message": "not found"})
+    def _answer(self, call: str, content: Any) -> Any:
+        if call == self.fails:
+            raise self.error
+        if content is None:
+            raise ApiException(status=404)
+        return SimpleNamespace(data=json.dumps(content))
+
+    def read_namespaced_pod_template(self, *_: Any, **__: Any) -> Any:
+        spec = {"containers": [{"name": "volume", "image": self.image}]}
+        return self._answer("template", {"template": {"metadata": {"labels": {}}, "spec": spec}})
+
+    def read_namespaced_pod(self, name: str, *_: Any, **__: Any) -> Any:
+        return self._answer("read", self.pods.get(name))
+
+    def create_namespaced_pod(self, _: str, sent: Any) -> Any:
+        answer, self.made = self._answer("create", sent), self.made + 1
+        metadata = {**sent["metadata"], "resourceVersion": str(self.made)}
+        self.pods[metadata["name"]] = {**sent, "metadata": metadata, "status": {"phase": self.phase}}
+        return answer
+
+    def delete_namespaced_pod(self, name: str, _: str, body: Any = None, **__: Any) -> Any:
+        wanted = body and body["preconditions"]["resourceVersion"]
+        if wanted and self.pods[name]["metadata"]["resourceVersion"] != wanted:
+            raise ApiException(status=409)
+        return self.pods.pop(name)
+
+    def delete_collection_namespaced_pod(self, _: str, label_selector: str, field_selector: str) -> None:
+        assert label_selector == f"{pods.LABEL}=true"
+        gone = field_selector.removeprefix("status.phase=")
+        self.pods = {name: pod for name, pod in self.pods.items() if pod["status"]["phase"] != gone}
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     played = Cluster()
-
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            sent = json.loads(text) if text else None
-            status, content = played.answer(self.command, self.path, sent)
-            if not status:
-                self.close_connection = True
-                return
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(json.dumps(content).encode())
-
-        do_GET = do_POST = do_DELETE = answer
-
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
-        monkeypatch.setattr(pods, "connect", lambda *_: client.ApiClient(client.Configuration(host=address)))
-        monkeypatch.setattr(pods, "find", lambda name: f"/bin/{name}")
-        yield played
-        server.shutdown()
+    monkeypatch.setattr(pods, "_core", lambda _: played)
+    monkeypatch.setattr(pods, "find", lambda name: f"/bin/{name}")
+    return played
 
 
 def warm() -> str:
@@ -113,16 +98,16 @@ def test_a_pod_of_a_commands_own_is_another_each_time_and_goes_with_it(cluster: 
 
 
 @pytest.mark.parametrize(
-    ("fails", "status", "told"),
+    ("fails", "error", "told"),
     [
-        ("POST", 403, r"cannot make pod n/volume-access-\w+: the server says why"),
-        ("GET", 0, "the cluster does not answer: "),
+        ("create", None, r"cannot make pod n/volume-access-\w+: the server says why"),
+        ("read", urllib3.exceptions.ProtocolError("Connection refused"), "the cluster does not answer: Connection"),
     ],
 )
 def test_a_cluster_that_refuses_or_goes_while_the_pod_starts_is_told_in_one_line(
-    fails: str, status: int, told: str, cluster: Cluster
+    fails: str, error: Exception | None, told: str, cluster: Cluster
 ) -> None:
-    cluster.fails, cluster.status = fails, status
+    cluster.fails, cluster.error = fails, error or cluster.error
     with pytest.raises(CommandError, match=f"^{told}"):
         warm()
 

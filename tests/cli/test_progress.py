@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from cli import export, fetch
-from cli.progress import Bar, time_to_go
+from cli.progress import Bar
 from infra.stackfiles import ROOT
 
 LONG = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {nvidia.com/gpu: present}"
@@ -44,11 +44,6 @@ def test_a_log_tells_the_size_of_small_files_too(total: int, said: str, monkeypa
         bar.reached(total)
     assert said in text.getvalue()
     assert (" in 0:00\n" in text.getvalue()) == bool(total), "nothing came"
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (80, "1:20"), (3725, "1:02:05")])
-def test_time_to_go(seconds: float, text: str) -> None:
-    assert time_to_go(seconds) == text
 
 
 def test_what_a_command_writes_into_the_checkout_by_default_git_ignores() -> None:

@@ -276,13 +276,6 @@ def test_the_record_is_the_newest_of_status_json_and_the_logs(tmp_path: Path) ->
         assert look(TrainingJob(api, api, target)).figures["step"] == step
 
 
-def test_of_a_log_only_what_is_new_is_read() -> None:
-    api: Any = Api([])
-    for since in (None, 12):
-        assert TrainingJob(api, api, TARGET).records([pod(0)], since)
-    assert api.asked == [{"tail_lines": 1000}, {"since_seconds": 12}]
-
-
 def test_a_run_that_was_removed_is_not_just_complete(tmp_path: Path) -> None:
     api: Any = Api([])
     job = TrainingJob(api, api, Target("c", "n", "train-done", str(tmp_path), {}, "/data/runs/x"))
@@ -309,7 +302,7 @@ class Api:
     """The API server's answers about trainings and their nodes."""
 
     def __init__(self, nodes: Any) -> None:
-        self.nodes, self.asked = nodes, list[Any]()
+        self.nodes = nodes
 
     def read_namespaced_job(self, name: str, *_: Any, **__: Any) -> Any:
         if name == "train-gone":
@@ -320,8 +313,7 @@ class Api:
         pods = [pod(0), pod(1)] if label_selector.endswith("train-a") else [without_node(2)]
         return SimpleNamespace(data=json.dumps({"items": pods}))
 
-    def read_namespaced_pod_log(self, name: str, *_: Any, **options: Any) -> Any:
-        self.asked.append({key: value for key, value in options.items() if not key.startswith("_")})
+    def read_namespaced_pod_log(self, name: str, *_: Any, **__: Any) -> Any:
         text = f"event=round round=3\n{record.line(content())}\nanother line\n" if "-0-" in name else ""
         return SimpleNamespace(data=text.encode())
 

@@ -75,9 +75,7 @@ def test_a_local_stack_brings_its_environment(
         ),
     ],
 )
-@pytest.mark.parametrize("command", ["status"])
 def test_a_stack_that_is_not_there_is_said_with_the_command_that_makes_it(
-    command: str,
     stack: str,
     told: str | None,
     said: str,
@@ -94,7 +92,7 @@ def test_a_stack_that_is_not_there_is_said_with_the_command_that_makes_it(
         )
         pulumi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert main([command, "--stack", stack]) in (1, 2)
+    assert main(["status", "--stack", stack]) in (1, 2)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {said}")
 
