@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.trainer.data import templates
 from tests.trainer.data.chats import answers
 from tests.trainer.data.templates import CHATML, CUT, FRONT, TAILS, THOUGHTS, TOOLS
-from tests.trainer.data.test_records import WEATHER, call, calling
+from tests.trainer.data.test_records import WEATHER, WHOLE, call, calling
 from trainer import prepare
 from trainer.data.conversations import Chat
 from trainer.errors import UserError
@@ -47,6 +48,14 @@ SPELLED = CHATML.replace(
             "leaves out the description of tool 1",
         ),
         (CHATML.replace("m.content", "m.content + m.missing"), [ASKED, TOLD], "object' has no attribute 'missing'"),
+        (templates.ZEPHYR, WHOLE, "call 1 of message 2"),
+        (CHATML, {"messages": [ASKED, TOLD], "tools": [WEATHER]}, "tool 1"),
+        (TOOLS, [ASKED, TOLD | {"reasoning_content": "Hm"}], "reasoning"),
+        (templates.JSON_RESULTS, [ASKED, calling(call(), content="I look."), RESULT, TOLD], "message 2"),
+        (templates.FORGETFUL, [ASKED, TOLD | {"content": "<think>hm</think>Yes."}], "the answer in message 2"),
+        (TOOLS, [ASKED, {"role": "critic", "content": "So?"}, TOLD], "message 2 has role critic"),
+        (templates.MISTRAL, [ASKED, ASKED, TOLD], "does not take this conversation (roles must alternate)"),
+        (CHATML + "{{ messages.append(1) }}", [ASKED, TOLD], "access to attribute 'append'"),
         (CHATML + "{{ 1 / 0 }}", [ASKED, TOLD], "does not take this conversation (division by zero)"),
         (CHATML + "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", [ASKED, TOLD], "does not take this conversation"),
         ("{{ tools | tojson }}" + CHATML, {"messages": [ASKED, TOLD], "tools": [DEEP]}, "does not take this conv"),
@@ -56,29 +65,13 @@ def test_what_a_template_cannot_write_or_leaves_out_of_any_record_is_named_by_li
     chat: Callable[[str], Chat], template: str, record: Any, said: str
 ) -> None:
     built = chat(template)
-    for former in ([ASKED, TOLD], [ASKED, calling(call(a="x")), RESULT, TOLD]) if template == SHORT else ():
-        assert built.read({"messages": former}, lambda: "talk.jsonl, line 1")
-    for former in ([ASKED, TOLD], [ASKED, TOLD, ASKED, TOLD], [ASKED, RESULT, TOLD]) if "leaves" in said else ():
-        assert built.read({"messages": former}, lambda: "talk.jsonl, line 1")
-    if template == THOUGHTS:
-        assert built.read({"messages": [ASKED, TOLD | {"thinking": "a"}]}, lambda: "talk.jsonl, line 1")
+    if "leaves" in said:  # it writes others of the same form
+        assert built.read({"messages": [ASKED, TOLD, ASKED, TOLD]}, lambda: "talk.jsonl, line 1")
     with pytest.raises(UserError) as error:
         built.read(record if isinstance(record, dict) else {"messages": record}, lambda: "talk.jsonl, line 2")
-    assert str(error.value).startswith("--input talk.jsonl, line 2: the chat template ")
+    assert str(error.value).startswith("--input talk.jsonl, line 2: ")
     assert said in str(error.value)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "attack",
-    [
-        "messages.__class__.__base__.__subclasses__()",
-        "messages.append(1)",
-    ],
-)
-def test_a_template_that_reaches_for_python_is_refused(chat: Callable[[str], Chat], attack: str) -> None:
-    with pytest.raises(UserError, match=r"^--input here: [^\n]* \(access to attribute '\w+' of .* is unsafe\.\); mend"):
-        chat(f"{CHATML}{{{{ {attack} }}}}").read({"messages": [ASKED, TOLD]}, lambda: "here")
 
 
 def test_what_is_written_as_json_in_capitals_or_without_space_is_not_left_out(

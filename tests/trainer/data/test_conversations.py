@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.data.chats import shown, tokens
-from tests.trainer.data.templates import CHATML, MISTRAL, THINKING
+from tests.trainer.data.templates import CHATML, MISTRAL
 from trainer import prepare
 from trainer.data.batches import open_dataset
 from trainer.data.conversations import Chat
@@ -56,25 +56,6 @@ def test_answers_and_what_closes_them_count(
     for messages in (TALK, asked) if template != MISTRAL else (TALK,):
         found = tokens(chat(template), {"messages": messages})
         assert [shown(tmp_path, values) for values in found] == expected
-    twin = {"conversations": [{"from": _from(message), "value": message["content"]} for message in TALK]}
-    assert [shown(tmp_path, values) for values in tokens(chat(template), twin)] == expected
-
-
-def _from(message: Message) -> str:
-    return {"user": "human", "assistant": "gpt"}.get(message["role"]) or message["role"]
-
-
-def test_an_answer_that_later_turns_change_is_learned_as_it_was_given(
-    chat: Callable[[str], Chat], tmp_path: Path
-) -> None:
-    talk = [dict(message) for message in TALK[1:]]
-    for number in (1, 3):
-        talk[number]["content"] = f"<think>hm {number}</think>{talk[number]['content']}"
-    found = [shown(tmp_path, values) for values in tokens(chat(THINKING), {"messages": talk})]
-    assert len(found) == 2
-    assert "⟦<think>hm 1</think>It is rays.<|im_end|>⟧" in found[0]
-    assert "<|im_start|>assistant\nIt is rays.<|im_end|>" in found[1]
-    assert found[1].count("⟦") == 1
 
 
 def test_a_completion_follows_its_prompt_as_it_is(chat: Callable[[str], Chat], tmp_path: Path) -> None:

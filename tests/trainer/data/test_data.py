@@ -37,16 +37,6 @@ def test_the_order_of_an_epoch_visits_every_window_once(size: int, seed: int, ep
     assert sorted(visited.tolist()) == list(range(size))
 
 
-@given(seed=seeds)
-def test_epochs_and_seeds_differ_in_order(seed: int) -> None:
-    places = np.arange(500, dtype=np.uint64)
-    first = permute(places, 500, seed, 0)
-    assert not np.array_equal(first, permute(places, 500, seed, 1))
-    assert not np.array_equal(first, permute(places, 500, seed + 1, 0))
-    # An order, not a shift of the text: neighbours end up far from each other.
-    assert np.mean(np.abs(np.diff(first)) == 1) < 0.05
-
-
 def test_the_order_never_changes_between_versions() -> None:
     """A run that resumes after an upgrade must go on in the same order."""
     assert permute(np.arange(8, dtype=np.uint64), 1000, seed=1337, epoch=2).tolist() == GOLDEN
@@ -153,14 +143,6 @@ def test_auto_verifies_what_is_small(dataset: Path, tmp_path: Path, monkeypatch:
     monkeypatch.setattr("trainer.data.batches.VERIFIED_BYTES", 1000)
     open_dataset(str(tmp_path), "auto")
     open_dataset(str(tmp_path), False)
-
-
-@given(step=st.integers(0, 50), other=st.integers(0, 50), seed=seeds)
-def test_a_batch_depends_on_seed_and_step_alone(step: int, other: int, seed: int) -> None:
-    stream = in_memory(np.arange(500, dtype=np.uint16))
-    fresh, used = (Batches(stream, 5, 2, 30, seed) for _ in range(2))
-    used.get(other, 1)  # what was asked before leaves no trace
-    assert all(np.array_equal(a, b) for a, b in zip(fresh.get(step, 2), used.get(step, 2), strict=True))
 
 
 def test_micro_batches_are_pinned_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:

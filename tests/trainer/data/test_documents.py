@@ -7,7 +7,6 @@ import gzip
 import json
 import lzma
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
@@ -132,7 +131,6 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "another field": ("a.jsonl", records(TEXTS, "body"), "a.jsonl, line 1: no field 'text'; it has id, body"),
     "no text": ("a.jsonl", b'{"text": 5}\n', "holds a number, not text"),
     "half a gzip": ("a.jsonl.gz", gzip.compress(records(TEXTS))[:-20], "a.jsonl.gz: reading failed ("),
-    "no gzip": ("a.jsonl.gz", b"\x1f\x8b no gzip", "a.jsonl.gz: reading failed ("),
     "half a zstd": ("a.txt.zst", zstandard.compress(bytes(range(256)) * 9)[:-9], "a.txt.zst: reading failed ("),
     "no parquet": ("a.parquet", b"no parquet", "a.parquet: reading failed ("),
     "an archive": ("a.zip", b"PK", ".zip files are not read; unpack"),
@@ -161,15 +159,6 @@ def test_text_that_is_not_utf_8_has_its_line(tmp_path: Path) -> None:
         assert f"{tmp_path / 'a.txt'}, line 5: not UTF-8 text" in refusal(tmp_path / "a.txt", how)
 
 
-def test_a_damaged_page_of_parquet_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    parquet.write_table(pa.table({"text": TEXTS}), path, compression="zstd", use_dictionary=False)
-    content = bytearray(path.read_bytes())
-    content[4:400] = bytes(396)
-    path.write_bytes(content)
-    assert f"{path}: reading failed (" in refusal(path)
-
-
 @pytest.mark.parametrize("ending", [".jsonl.gz", ".txt"])
 def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
     ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -193,18 +182,12 @@ def test_a_git_lfs_pointer_is_named_as_such_for_every_kind_of_file(ending: str, 
     assert f"data{ending}: is a Git LFS pointer" in refusal(f"memory://pointers/data{ending}")
 
 
-ODD: dict[str, Callable[[Path], object]] = {
-    "a FIFO": os.mkfifo,
-    "a device": lambda path: os.mknod(path, 0o20666, os.makedev(1, 5)),
-    "No such file": lambda path: path.symlink_to("nowhere"),
-}
-
-
 @pytest.mark.parametrize(("odd", "ending"), [("a FIFO", ".txt"), ("No such file", ".parquet")])
 def test_odd_files_in_a_folder_are_named_and_not_opened(odd: str, ending: str, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("Fine.")
-    ODD[odd](tmp_path / "in" / f"b{ending}")
+    file = tmp_path / "in" / f"b{ending}"
+    os.mkfifo(file) if odd == "a FIFO" else file.symlink_to("nowhere")
     for name in (tmp_path / "in", tmp_path / "in" / f"*{ending}", tmp_path / "i*" / f"b{ending}"):
         said = refusal(name)
         assert f"b{ending}" in said
@@ -217,10 +200,5 @@ def test_links_are_followed(tmp_path: Path) -> None:
     (tmp_path / "snapshot").mkdir()
     (tmp_path / "snapshot" / "a.jsonl").symlink_to("../blobs/123")
     (tmp_path / "mine").symlink_to("snapshot")
-    for name in (
-        tmp_path / "snapshot",
-        tmp_path / "mine",
-        tmp_path / "mine" / "*.jsonl",
-        tmp_path / "mine" / "a.jsonl",
-    ):
-        assert read(name) == TEXTS
+    for name in ("snapshot", "mine", "mine/*.jsonl", "mine/a.jsonl"):
+        assert read(tmp_path / name) == TEXTS

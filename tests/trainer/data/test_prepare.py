@@ -120,7 +120,6 @@ def test_gpt2s_own_tokenizer_needs_no_network_and_matches_its_known_ids(tmp_path
 @pytest.mark.parametrize(
     ("content", "extra", "said"),
     [
-        (None, [], "no such file or folder"),
         (b"too short", [], "validation split empty with --validation-fraction 0.05; give more (about 81 kB of text)"),
         (b"text", ["--validation-fraction", "2"], "between 0 and 1"),
         (b"text", ["--tokenizer", "no/such-tokenizer"], "give gpt2"),
@@ -130,13 +129,12 @@ def test_bad_input_is_one_line_and_exit_code_2(
     tmp_path: Path,
     tokenizer: Path,
     capsys: pytest.CaptureFixture[str],
-    content: bytes | None,
+    content: bytes,
     extra: list[str],
     said: str,
 ) -> None:
     path = tmp_path / "input.txt"
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(content)
     code = run("--input", path, "--output", tmp_path / "out", "--tokenizer", tokenizer, *extra)
     error = capsys.readouterr().err
     assert code == 2

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.trainer.data import templates
 from tests.trainer.data.chats import answers, ids, shown, tokens
-from tests.trainer.data.templates import CHATML, GEMMA, JSON_RESULTS, MARKED, TOOLS
+from tests.trainer.data.templates import CHATML, JSON_RESULTS, MARKED, TOOLS
 from trainer import prepare
 from trainer.data.conversations import Chat
 from trainer.errors import UserError
@@ -143,34 +143,12 @@ def test_a_template_that_writes_arguments_as_text_gets_text(
 
 
 TALK = {"messages": [SYSTEM, ASKED, TOLD]}
-CALLS = {"messages": WHOLE}
-DROPPED = [
-    ("ZEPHYR", CALLS, "call 1 of message 2"),
-    ("CHATML", TALK | {"tools": [WEATHER]}, "tool 1"),
-    ("MISTRAL", {"messages": [ASKED, ASKED, TOLD]}, "does not take this conversation (roles must alternate)"),
-    ("TOOLS", {"messages": [ASKED, {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm"}]}, "reasoning"),
-    ("JSON_RESULTS", {"messages": [ASKED, calling(call(), content="I look."), RESULT, TOLD]}, "message 2"),
-    ("FORGETFUL", {"messages": [ASKED, {"role": "assistant", "content": "<think>hm</think>Yes."}]}, "message 2"),
-    ("TOOLS", {"messages": [ASKED, {"role": "critic", "content": "So?"}, TOLD]}, "message 2 has role critic"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("template", "record", "said"), DROPPED)
-def test_what_a_template_leaves_out_refuses_the_record_by_file_and_line(
-    chat: Build, template: str, record: Record, said: str
-) -> None:
-    with pytest.raises(UserError) as error:
-        chat(getattr(templates, template)).read(record, lambda: "talk.jsonl, line 10")
-    assert str(error.value).startswith("--input talk.jsonl, line 10: ")
-    assert said in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("template", "record"),
     [
         (JSON_RESULTS, {"messages": [ASKED, calling(call()), RESULT | {"content": '{"a": "b\n"}'}, TOLD]}),
-        (JSON_RESULTS, {"messages": [ASKED, TOLD | {"content": "  It rains. \n"}]}),
-        (GEMMA, {"messages": [ASKED, TOLD]}),
         (templates.LAST_TOOLS, {"messages": [ASKED, TOLD, *WHOLE], "tools": [WEATHER]}),
         (templates.THINKING, {"messages": [ASKED, TOLD | {"content": "<think>a</think>b"}] * 2}),
         (templates.CHATML, {"messages": [ASKED, RESULT, TOLD]}),
@@ -187,8 +165,7 @@ def test_what_a_template_only_writes_in_another_way_is_learned(
 LYON = [*said("user: Where?"), {"role": "assistant", "content": "Lyon."}, *said("user: Sure?", "assistant: Rome.")]
 
 
-@pytest.mark.parametrize("template", [CHATML, MARKED])
-@pytest.mark.parametrize("key", [{"weight": 0}, {"weight": 0.0}, {"train": False}])
+@pytest.mark.parametrize(("template", "key"), [(CHATML, {"weight": 0.0}), (MARKED, {"train": False})])
 def test_an_answer_that_the_data_mask_is_not_learned(chat: Build, tmp_path: Path, template: str, key: Record) -> None:
     (name,) = key
     other = dict.fromkeys(key, type(key[name])(1))
