@@ -55,10 +55,10 @@ class Clock:
 
 
 def batches(mode: dict[str, Any]) -> Any:
-    from trainer.data.batches import Batches, open_dataset
+    from trainer.data.batches import open_dataset, text_batches
 
     train = open_dataset(mode["data"]).train
-    return Batches(train, mode["length"], mode["micro_batch"], mode["tokens_per_step"], seed=1337)
+    return text_batches(train, mode["length"], mode["micro_batch"], mode["tokens_per_step"], seed=1337)
 
 
 def network(mode: dict[str, Any]) -> Any:

@@ -9,9 +9,10 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ VERSION, CONVERSATIONS = 2, 3
 """Formats of text, and of conversations (conversations.py, packing.py)."""
 VERIFIED_BYTES = 1 << 30
 """Datasets up to this size are read and verified at each start, in about a second."""
+
+Gather = Callable[[np.ndarray], tuple[np.ndarray, ...]]
+"""The arrays of the windows with these numbers."""
 
 
 class Tokens:
@@ -161,30 +165,37 @@ def windows(tokens: int, length: int) -> int:
 
 
 class Batches:
-    """The micro-batches of every step: `per_step` of them, numbered from 0."""
+    """The micro-batches of every step: `per_step` of them, numbered from 0. Each epoch visits every window once."""
 
-    def __init__(self, tokens: Tokens, length: int, micro_batch: int, tokens_per_step: int, seed: int) -> None:
-        self.tokens, self.length, self.micro_batch, self.seed = tokens, length, micro_batch, seed
-        self.windows = windows(len(tokens), length)
-        self.per_step = tokens_per_step // (length * micro_batch)
-        if self.windows == 0:
-            raise UserError(
-                f"the training split has {len(tokens)} tokens: too few for one window of "
-                f"sequence_length={length}; prepare more text or lower sequence_length"
-            )
+    def __init__(self, windows: int, gather: Gather, micro_batch: int, per_step: int, seed: int) -> None:
+        """windows: how many there are, of which `gather` gives some."""
+        self._windows, self._gather, self._micro_batch, self._seed = windows, gather, micro_batch, seed
+        self.per_step = per_step
 
-    def indices(self, step: int, number: int) -> np.ndarray:
-        """The windows of micro-batch `number` of `step`."""
-        first = (step * self.per_step + number) * self.micro_batch
-        return order(np.arange(first, first + self.micro_batch, dtype=np.uint64), self.windows, self.seed)
+    def indices(self, step: int, number: int, count: int = 1) -> np.ndarray:
+        """The windows of `count` micro-batches of `step`, from `number` on."""
+        first = (step * self.per_step + number) * self._micro_batch
+        places = np.arange(first, first + count * self._micro_batch, dtype=np.uint64)
+        return order(places, self._windows, self._seed)
 
-    def get(self, step: int, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and targets of one micro-batch, each int64 [micro_batch, length]."""
-        return gather(self.tokens, self.indices(step, number), self.length)
+    def get(self, step: int, number: int) -> tuple[np.ndarray, ...]:
+        """The arrays of one micro-batch, as `gather` gives them: of text its inputs and targets."""
+        return self._gather(self.indices(step, number))
 
     def epoch(self, step: int) -> float:
         """Passes over the training windows before `step`."""
-        return step * self.per_step * self.micro_batch / self.windows
+        return step * self.per_step * self._micro_batch / self._windows
+
+
+def text_batches(tokens: Tokens, length: int, micro_batch: int, tokens_per_step: int, seed: int) -> Batches:
+    """Batches of a stream of text, in windows of `length` tokens. Raises UserError where it has none."""
+    if (count := windows(len(tokens), length)) == 0:
+        raise UserError(
+            f"the training split has {len(tokens)} tokens: too few for one window of "
+            f"sequence_length={length}; prepare more text or lower sequence_length"
+        )
+    per_step = tokens_per_step // (length * micro_batch)
+    return Batches(count, partial(gather, tokens, length=length), micro_batch, per_step, seed)
 
 
 def order(positions: np.ndarray, size: int, seed: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from trainer.data.batches import Tokens, order
+from trainer.data.batches import Batches, Tokens
 from trainer.data.conversations import COUNTS, ID
 from trainer.errors import UserError
 from trainer.log import event
@@ -135,35 +135,20 @@ def _fill(sizes: np.ndarray, length: int) -> np.ndarray:
     return windows
 
 
-class PackedBatches:
-    """The micro-batches of every step; each epoch visits every window once."""
+class PackedBatches(Batches):
+    """Batches of packed conversations, whose steps have answers of different lengths."""
 
     def __init__(self, packed: Packed, micro_batch: int, windows_per_step: int, seed: int) -> None:
-        self.packed, self.micro_batch, self.seed = packed, micro_batch, seed
-        self.per_step = windows_per_step // micro_batch
+        super().__init__(len(packed), packed.gather, micro_batch, windows_per_step // micro_batch, seed)
         self.answers_per_step = max(1, round(float(packed.answers.mean()) * windows_per_step))
         """Mean over an epoch."""
-        self._answers = lru_cache(maxsize=8)(self._count)
-
-    def indices(self, first: int, count: int) -> np.ndarray:
-        return order(np.arange(first, first + count, dtype=np.uint64), len(self.packed), self.seed)
-
-    def get(self, step: int, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Inputs, targets and positions of one micro-batch, each int64 [micro_batch, length]."""
-        first = (step * self.per_step + number) * self.micro_batch
-        return self.packed.gather(self.indices(first, self.micro_batch))
-
-    def epoch(self, step: int) -> float:
-        """Passes over the training windows before `step`."""
-        return step * self.per_step * self.micro_batch / len(self.packed)
+        self._answers = lru_cache(maxsize=8)(
+            lambda step: int(packed.answers[self.indices(step, 0, self.per_step)].sum())
+        )
 
     def weight(self, step: int) -> float:
         """The mean answer tokens of a step, divided by those of this step."""
         return self.answers_per_step / self._answers(step)
-
-    def _count(self, step: int) -> int:
-        count = self.per_step * self.micro_batch
-        return int(self.packed.answers[self.indices(step * count, count)].sum())
 
 
 def tell(packed: Packed, split: str) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from trainer.checkpoint.format import list_checkpoints, load_weights
 from trainer.config.schema import Config
-from trainer.data.batches import Batches, Dataset, Tokens, gather, open_dataset, windows
+from trainer.data.batches import Dataset, Tokens, gather, open_dataset, text_batches, windows
 from trainer.data.text_size import TextSize, bits_per_byte
 from trainer.data.tokenizer import save_tokenizer
 from trainer.errors import UserError
@@ -116,7 +116,7 @@ def build(config: Config, most: int | None = None) -> Work:
     return Work(
         net=net,
         module=module,
-        batches=Batches(dataset.train, config.sequence_length, size, config.tokens_per_step, config.run.seed),
+        batches=text_batches(dataset.train, config.sequence_length, size, config.tokens_per_step, config.run.seed),
         validation=validation,
         items_per_step=config.tokens_per_step,
         tokens_per_step=config.tokens_per_step,

@@ -9,6 +9,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,14 @@ from trainer import log
 from trainer.checkpoint.format import list_checkpoints, load_weights
 from trainer.config.schema import Config
 from trainer.config.settings import QuestionAnswering
+from trainer.data.batches import Batches
 from trainer.errors import UserError
 from trainer.files import write_json
 from trainer.models import capacity, loading, networks
 from trainer.parallel.world import World
 from trainer.tasks import squad_data
 from trainer.tasks.pretrain import spread
-from trainer.tasks.squad_data import Batches, Question, Windows, collate, kept_windows, read_questions
+from trainer.tasks.squad_data import Question, Windows, collate, kept_windows, read_questions
 from trainer.tasks.work import Weights, Work, shares
 
 if TYPE_CHECKING:
@@ -57,7 +59,8 @@ def build(config: Config, most: int | None = None) -> Work:
     length = config.sequence_length if fixed else None
     size = capacity.micro_batch(config, most)
     per_step = config.windows_per_step // size
-    batches = Batches(made, size, per_step, config.run.seed, padding, length)
+    gather = partial(collate, made, padding=padding, length=length)
+    batches = Batches(len(made), gather, size, per_step, config.run.seed)
     windows = per_step * size
     log.event(
         "questions",

@@ -23,7 +23,6 @@ import numpy as np
 from trainer import log
 from trainer.config.values import shown, unique_keys
 from trainer.data import hub, sources
-from trainer.data.batches import order
 from trainer.errors import UserError, cause, one_line
 from trainer.files import replacing
 
@@ -240,7 +239,9 @@ def _digest(questions: list[Question], tokenizer: Any, shape: tuple[int, int, in
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
-def collate(made: Windows, chosen: Sequence[int], padding: int, length: int | None = None) -> tuple[np.ndarray, ...]:
+def collate(
+    made: Windows, chosen: Sequence[int] | np.ndarray, padding: int, length: int | None = None
+) -> tuple[np.ndarray, ...]:
     """int64 ids, mask and kinds [windows, length], starts and ends [windows]. length None: the least that fits."""
     width = length or -(-int(made.sizes[chosen].max()) // ALIGNMENT) * ALIGNMENT
     ids = np.full((len(chosen), width), padding, dtype=np.int64)
@@ -252,22 +253,3 @@ def collate(made: Windows, chosen: Sequence[int], padding: int, length: int | No
             kinds[row, :size] = made.kinds[part]
     _, starts, ends = made.places[chosen].astype(np.int64).T
     return ids, mask, kinds, starts, ends
-
-
-class Batches:
-    """Micro-batches of windows: each window once an epoch, in an order that (seed, step) gives."""
-
-    def __init__(
-        self, made: Windows, micro_batch: int, per_step: int, seed: int, padding: int, length: int | None
-    ) -> None:
-        self._made, self._micro_batch, self._seed = made, micro_batch, seed
-        self._padding, self._length = padding, length
-        self.per_step = per_step
-
-    def get(self, step: int, number: int) -> tuple[np.ndarray, ...]:
-        first = (step * self.per_step + number) * self._micro_batch
-        places = np.arange(first, first + self._micro_batch, dtype=np.uint64)
-        return collate(self._made, order(places, len(self._made), self._seed).tolist(), self._padding, self._length)
-
-    def epoch(self, step: int) -> float:
-        return step * self.per_step * self._micro_batch / len(self._made)

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data.batches import Batches, Tokens, gather, open_dataset, permute, share, windows
+from trainer.data.batches import Tokens, gather, open_dataset, permute, share, text_batches, windows
 from trainer.errors import UserError
 from trainer.parallel.world import World
 from trainer.train import feed
@@ -55,7 +55,7 @@ def test_steps_visit_every_window_once_an_epoch_at_any_world_size(
 ) -> None:
     stream = in_memory(np.arange(tokens, dtype=np.uint16))
     per_step = micro_batches * micro_batch * length
-    batches = Batches(stream, length, micro_batch, per_step, seed)
+    batches = text_batches(stream, length, micro_batch, per_step, seed)
     count = windows(tokens, length)
     steps = -(-2 * count // (micro_batches * micro_batch))
     visited: list[int] = []
@@ -72,7 +72,7 @@ def test_steps_visit_every_window_once_an_epoch_at_any_world_size(
 @given(seed=seeds, step=st.integers(0, 1000))
 def test_a_step_holds_the_same_windows_however_it_is_cut_into_micro_batches(seed: int, step: int) -> None:
     stream = in_memory(np.arange(1000, dtype=np.uint16))
-    cuts = [Batches(stream, 8, size, 96, seed) for size in (1, 2, 3, 4, 6, 12)]
+    cuts = [text_batches(stream, 8, size, 96, seed) for size in (1, 2, 3, 4, 6, 12)]
     steps = [[i for n in range(b.per_step) for i in b.indices(step, n).tolist()] for b in cuts]
     assert all(own == steps[0] for own in steps)
 
@@ -117,7 +117,7 @@ def test_a_damaged_shard_is_named(dataset: Path, tmp_path: Path, harm: str) -> N
 
 def test_too_little_text_for_one_window_is_told() -> None:
     with pytest.raises(UserError, match=r"10 tokens.*sequence_length=16"):
-        Batches(in_memory(np.arange(10, dtype=np.uint16)), 16, 1, 16, seed=0)
+        text_batches(in_memory(np.arange(10, dtype=np.uint16)), 16, 1, 16, seed=0)
 
 
 def test_an_id_outside_the_vocabulary_is_told_with_its_place(dataset: Path, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_micro_batches_are_pinned_in_one_piece(monkeypatch: pytest.MonkeyPatch) 
         return values
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    batches = Batches(in_memory(np.arange(2001, dtype=np.uint16)), 20, 4, 160, seed=1)
+    batches = text_batches(in_memory(np.arange(2001, dtype=np.uint16)), 20, 4, 160, seed=1)
     world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cuda"))
     with feed.ThreadPoolExecutor(1) as reader:
         reading = object.__new__(feed.Feed)

@@ -21,7 +21,7 @@ from trainer.config import schema as configuration
 from trainer.errors import UserError
 from trainer.tasks import squad, squad_data
 from trainer.tasks.squad import best_span, exact_match, f1, score
-from trainer.tasks.squad_data import Batches, Question, Windows, collate, make_windows
+from trainer.tasks.squad_data import Question, Windows, collate, make_windows
 
 QUESTIONS = Path(__file__).parent / "squad.json"
 KEY = "question_answering.train"
@@ -195,13 +195,6 @@ def rows(*sizes: int) -> Windows:
     ids = np.concatenate([np.arange(1, size + 1, dtype=np.int32) for size in sizes])
     places = np.array([(number, 1, 2) for number in range(len(sizes))], np.int32)
     return Windows(np.array(sizes, np.int32), places, ids, np.zeros((len(ids), 2), np.int32), np.zeros(0, np.uint8))
-
-
-def test_each_window_is_met_once_an_epoch() -> None:
-    batches = Batches(rows(*range(1, 8)), 2, 3, seed=5, padding=0, length=None)
-    seen = [int(size) for step in range(3) for n in range(3) for size in batches.get(step, n)[1].sum(1)]
-    assert sorted(seen[:7]) == sorted(seen[7:14]) == list(range(1, 8))
-    assert batches.epoch(3) == 18 / 7
 
 
 def test_padding_is_masked_and_as_short_as_the_batch_allows() -> None:
