@@ -60,7 +60,8 @@ def _addresses(given: tuple[str, ...]) -> tuple[str, ...]:
     """IP addresses and ranges, in CIDR notation."""
     for text in given:
         try:
-            ipaddress.ip_network(text)
+            if ipaddress.ip_network(text) and "%" in text:  # a network card's, as in a resolv.conf; policies take none
+                raise ValueError
         except ValueError:
             raise ValueError(
                 f"'{text}' is no address; give one as 10.0.0.10, or a range by its first address, as 10.0.0.0/28"
@@ -68,8 +69,8 @@ def _addresses(given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(str(ipaddress.ip_network(text)) for text in given)
 
 
-#: Where an own server may stand. RFC 1918, 6598, 4193.
-PRIVATE = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
+#: Where an own server may stand. RFC 1918, 6598, 1112, 4193.
+PRIVATE = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "240.0.0.0/4", "fc00::/7")
 #: AWS's metadata, which gives a node's credentials to whoever asks.
 _METADATA = ipaddress.IPv6Network("fd00:ec2::/32")
 

@@ -134,6 +134,7 @@ def test_a_blank_secret_is_not_called_a_token() -> None:
         ("aws-smoke", "eks.nodeRelease", "1.36.0-29991231", "lies in the future"),
         ("aws-smoke", "eks.admins", ["arn:aws:iam::123456789012:role/a?b"], "is not an IAM role or user"),
         ("aws-smoke", "storage.disk", "fs-0123", "is no file system; give its id"),
+        ("local", "cluster.dns", ["fe80::1%eth0"], "is no address; give one as 10.0.0.10"),
         ("local", "workers.tolerations", ["pool=gpu NoSchedule"], "is no taint"),
     ],
 )

@@ -40,7 +40,7 @@ def test_the_dataset_job_reaches_the_internet_and_nothing_inside(stack: str, loc
     reached = reaches(recorded(stack))
     assert all(reached(address, port) for address in ("8.8.8.8", "2606:4700::1111") for port in (80, 443))
     inner = "10.0.0.1 10.255.1.1 172.16.0.1 172.31.9.9 192.168.1.1 100.64.3.3 127.0.0.1 169.254.169.253 169.254.170.2"
-    inner += " 0.0.0.0 ::1 fd00:ec2::254 fe80::1 64:ff9b::a00:1"
+    inner += " 0.0.0.0 ::1 fd00:ec2::254 fe80::1 64:ff9b::a00:1 64:ff9b:1::a00:1 240.1.2.3 168.63.129.16"
     assert [address for address in inner.split() if reached(address, 80) or reached(address, 443)] == []
     assert not reached("8.8.8.8", 22)
     given = {"gke": "169.254.169.254", "eks": "169.254.170.23"}
@@ -53,10 +53,10 @@ def test_the_dataset_job_reaches_the_private_servers_that_the_stack_names_and_th
     values = stack_file_values("local")
     values["dataset"] = {
         "input": ["https://10.1.2.3:9000/a.txt", "http://data.example.org:8080/b.txt", "https://[fd00:7::1]/c.txt"],
-        "privateServers": ["10.1.2.3", "192.168.4.0/24", "fd00:7:0::/64"],
+        "privateServers": ["10.1.2.3", "192.168.4.0/24", "fd00:7:0::/64", "240.10.0.0/16"],
     }
     reached = reaches(record("local", values))
-    for address in ("10.1.2.3", "192.168.4.9", "fd00:7::1", "8.8.8.8"):
+    for address in ("10.1.2.3", "192.168.4.9", "fd00:7::1", "240.10.2.3", "8.8.8.8"):
         assert [port for port in (22, 80, 443, 8080, 9000, 9001) if reached(address, port)] == [80, 443, 8080, 9000]
     beside = ["10.1.2.4", "192.168.5.1", "fd00:7:0:1::1", "169.254.169.254", "127.0.0.1"]
     assert [address for address in beside for port in (80, 443, 9000) if reached(address, port)] == []

@@ -95,6 +95,11 @@ class Plain(yaml.SafeLoader):
         self._sizes: dict[str, int] = {}
         self._open: set[str] = set()
 
+    def fetch_flow_collection_start(self, token: Any) -> None:
+        if self.flow_level > 100:  # PyYAML takes seconds for a thousand
+            raise RecursionError
+        super().fetch_flow_collection_start(token)
+
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()
         mark: Any = event.start_mark
