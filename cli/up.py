@@ -83,7 +83,7 @@ def _destination(source: str, config: StackConfig, stack: str, follow_links: boo
     for each in config.each_training:
         training = each.training
         asked = training.question_answering
-        read |= {*each.dataset.input, asked.train, asked.validation}
+        read |= {*each.dataset.input, each.dataset.tokenizer, asked.train, asked.validation}
         read |= {training.model.name, training.model.config, training.distillation.teacher}
     if not any(PurePosixPath(DATA, name).is_relative_to(inside) for name in read if name):
         advice = " ".join(use(path, str(inside), stack).split())

@@ -262,21 +262,21 @@ def test_data_is_uploaded_between_the_volume_and_the_training_in_one_command(
     monkeypatch.setattr("cli.upload.send", send)
     values: dict[str, Any] = {"cluster": {"context": "kind-kind"}, "image": {"registry": "r:1"}}
     values |= {
-        "dataset": {"input": ["/data/book.txt", "corpus/*.md"]},
+        "dataset": {"input": ["/data/book.txt", "corpus/*.md"], "tokenizer": "/data/words"},
         "training": {"model": {"name": "/data/models/base"}},
     }
     config = {f"trainyard:{key}": value for key, value in values.items()}
     (tmp_path / "Pulumi.mine.yaml").write_text(yaml.safe_dump({"config": config}))
     (tmp_path / "0a1b2c").write_text("text")
     (tmp_path / "book.txt").symlink_to("0a1b2c")  # as in the Hugging Face cache
-    for folder, name in (("corpus", "a.md"), ("base", "config.json"), ("other", "b.md")):
+    for folder, name in (("corpus", "a.md"), ("base", "config.json"), ("words", "tokenizer.json"), ("other", "b.md")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_text("{}")
     (tmp_path / "base" / "model.safetensors").symlink_to("../0a1b2c")
-    sources = [word for name in ("book.txt", "corpus", "base") for word in ("--data", str(tmp_path / name))]
+    sources = [word for name in ("book.txt", "corpus", "base", "words") for word in ("--data", str(tmp_path / name))]
     assert main(["up", "--stack", "mine", "--yes", *sources]) == 1, "a link without consent"
     assert main(["up", "--stack", "mine", "--yes", "--follow-links", *sources]) == 0
-    sent = ["book.txt to /data", "corpus to /data/corpus", "base to /data/models/base"]
+    sent = ["book.txt to /data", "corpus to /data/corpus", "base to /data/models/base", "words to /data/words"]
     assert typed.read_text().splitlines() == ["up before" if there else "up true", *sent, "up "]
 
 
