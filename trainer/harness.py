@@ -68,6 +68,8 @@ class Model(HFLM):
             mixed_precision_dtype=None if dtype == torch.float32 else dtype,
             softmax_dtype=torch.float32,
             trust_remote_code=False,
+            # One behind a text, as trainer.prepare leaves it out: it would stand before what is scored or generated.
+            add_bos_token=None if _ends_as_text(tokenizer) else False,
         )
         self._world, self._rank, self._world_size = world, world.rank, world.size
 
@@ -249,6 +251,12 @@ def _tokenizer(source: loading.Source) -> Any:
         return AutoTokenizer.from_pretrained(source.model, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise UserError(f"{source.model}: has no readable tokenizer ({one_line(error)}); add its files") from None
+
+
+def _ends_as_text(tokenizer: Any) -> bool:
+    """Whether a tokenizer adds no token behind a text."""
+    whole, text = (tokenizer.encode("a", add_special_tokens=added) for added in (True, False))
+    return whole[-len(text) :] == text
 
 
 def _metrics(figures: dict[str, Any], asked: list[str]) -> dict[str, Any]:

@@ -105,6 +105,9 @@ class Case:
         )
         odd = CHOICE.replace("metric_list: [", "metric_list: [{{metric: perplexity}}, {{metric: bits_per_byte}}, ")
         (self.tasks / "own_odd.yaml").write_text(odd.format(name="own_odd", data=self.tasks / "own_choice.json"))
+        brier = CHOICE.replace("metric: acc, aggregation: mean", "metric: brier_score")
+        (self.tasks / "own_brier.json").write_text("\n".join(map(json.dumps, QUESTIONS[1:3])))
+        (self.tasks / "own_brier.yaml").write_text(brier.format(name="own_brier", data=self.tasks / "own_brier.json"))
         metric = CHOICE.format(name="own_metric", data=self.tasks / "own_choice.json")
         (self.tasks / "own_metric.yaml").write_text(metric.replace("metric: acc", "metric: bleurt"))
         with_code = folder / "code"
@@ -118,7 +121,7 @@ class Case:
         self.lines = {
             "both": [*common, "own_choice,own_texts"],
             "limited": [*common, "own_choice", "--limit", "2", "--shots", "1", "--json"],
-            "folder": ["--model", str(self.model), *common[2:], "own_choice", "--json"],
+            "folder": ["--model", str(self.model), *common[2:], "own_choice,own_brier", "--json"],
             "odd": ["--model", str(self.model), *common[2:], "own_odd"],
             "unknown": [*common, "own_choise"],
             "missing": [*common, "own_missing"],
@@ -132,7 +135,7 @@ class Case:
             words = json.loads((begun / "tokenizer.json").read_text())
             words["post_processor"] = template
             (begun / "tokenizer.json").write_text(json.dumps(words))
-            self.lines[kind] = ["--model", str(begun), *common[2:], "own_texts", "--json"]
+            self.lines[kind] = ["--model", str(begun), *common[2:], "own_brier,own_texts", "--json"]
         self.said: dict[str, Said] = toy.apart(ask, self.lines, str(folder))
 
 
@@ -227,8 +230,11 @@ def test_the_figures_are_those_of_the_model_by_hand(case: Case) -> None:
 def test_a_token_that_the_tokenizer_adds_to_a_text_is_not_scored(case: Case, kind: str) -> None:
     code, output, errors = case.said[kind]
     assert code == 0, errors
-    found = json.loads(output)["tasks"]["own_texts"]["metrics"]["bits_per_byte"]["value"]
-    assert found == pytest.approx(by_hand(case.model)["bits"], rel=1e-4)
+    tasks, expected = json.loads(output)["tasks"], by_hand(case.model)
+    assert tasks["own_texts"]["metrics"]["bits_per_byte"]["value"] == pytest.approx(expected["bits"], rel=1e-4)
+    if "end" in kind:
+        plain = json.loads(case.said["folder"][1])["tasks"]
+        assert tasks["own_brier"]["metrics"]["brier_score"] == plain["own_brier"]["metrics"]["brier_score"]
 
 
 def test_a_metric_that_does_not_fit_the_task_is_named(case: Case) -> None:
