@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kubernetes.client.exceptions import ApiException
 from rich.console import Console
+from urllib3.exceptions import ProtocolError
 
 from cli.__main__ import main
 from cli.cluster import TrainingJob
@@ -135,6 +136,7 @@ def test_a_terminal_shows_all_of_a_training_in_place_of_what_was_there(width: in
         show(a_look(step=1200, steps=100_000, loss=7.1234, state="compiling", resumed=1200, **figures), TARGET)
     found = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", re.split(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)*", text.getvalue())[-1])
     assert all(len(line.rstrip()) <= width for line in found.splitlines()), found
+    assert "…" not in found, "nothing is cut"
     words = "step 1200/100000  loss 7.123  validation 8.500 (3.250 bits per byte)  1,234,568 tokens/s  2:13:20 to go"
     for part in (*words.split(), "━", "resumed from step 1200", "compiling the model;"):
         assert part in " ".join(found.split()), found
@@ -162,8 +164,8 @@ class Api:
 
     def read_namespaced_job(self, name: str, *_: Any, **__: Any) -> Any:
         look = self.looks.pop(0)
-        if look is None:
-            raise ApiException(status=404)
+        if not isinstance(look, dict):
+            raise look or ApiException(status=404)
         return SimpleNamespace(data=json.dumps({**look, "metadata": {"name": name}}))
 
     def list_namespaced_pod(self, *_: Any, **__: Any) -> Any:
@@ -215,17 +217,24 @@ def followed(clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return call
 
 
-RUNS, DONE = job(), job([{"type": "Complete", "status": "True"}])
+RUNS, DONE, AWAY = job(), job([{"type": "Complete", "status": "True"}]), ProtocolError("refused")
 
 
-def test_follow_goes_on_with_the_job_that_another_up_makes_in_its_place(followed: Any) -> None:
-    code, lines, _ = followed(Api(RUNS, None, None, DONE), "j", "j", "j2")
+def test_follow_goes_on_after_an_outage_and_with_the_job_that_another_up_makes_in_place_of_the_first(
+    followed: Any,
+) -> None:
+    code, lines, _ = followed(Api(RUNS, AWAY, None, None, DONE), "j", "j", "j2")
     assert code == 0
     assert "Gone (Job j: waiting for the one that `pulumi up` makes in its place)" in lines
     assert "Job j was replaced; following j2" in lines
 
 
-def test_a_job_that_never_was_or_never_comes_back_ends_follow(followed: Any, clock: Clock) -> None:
+def test_a_cluster_that_stays_away_and_a_job_that_never_was_or_never_comes_back_end_follow(
+    followed: Any, clock: Clock
+) -> None:
+    assert followed(Api(RUNS, *[AWAY] * 60), "j")[::2] == (1, "error: the cluster does not answer: refused\n")
+    assert 60 < clock.now - 100 < 70
+    clock.now = 100.0
     assert followed(Api(None), "j")[::2] == (
         1,
         "error: Job n/j is gone; `trainyard resume` starts the training again\n",
