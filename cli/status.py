@@ -91,7 +91,7 @@ def cells(*row: object) -> list[Text]:
 
 
 def overview(found: list[TrainingStatus], target: Target) -> Group:
-    """A line for each training, then what those wait for that do not run, and the nodes of the others."""
+    """A line for each training, then why they are so and what they wait for, and on which nodes they run."""
     figures = ("step", "loss", "valid.", "workers", "cost", "left", "age")
     shown = table("training", "state", *figures, right=("state", *figures), gap=1)
     shown.columns[0].min_width, shown.columns[1].justify = 12, "left"
@@ -109,9 +109,9 @@ def overview(found: list[TrainingStatus], target: Target) -> Group:
             age(each.seen.timestamp() - told) if told else "",
         )
         shown.add_row(*row)
-        if each.why or each.nodes:
-            lines.append(Text(plain(f"{each.training}: {each.headline if each.why else f'on {_kinds(each)}'}")))
-    return Group(Text(f"{target.namespace} on {target.context}"), shown, *lines)
+        lines += [f"{each.training}: {each.headline}"] if each.why else []
+        lines += [f"{each.training}: on {_kinds(each)}"] if each.nodes else []
+    return Group(Text(f"{target.namespace} on {target.context}"), shown, *map(Text, map(plain, lines)))
 
 
 def _kinds(found: TrainingStatus) -> str:
