@@ -69,7 +69,6 @@ def test_a_destroy_that_failed_gives_no_new_time(ttl: None) -> None:
     """`pulumi stack ls` counts a failed destroy as an update of the state."""
     ups = {"gcp-c3": listed("gcp-c3", 8.1)["lastUpdate"]}
     assert past_their_time([listed("gcp-c3", 0.5)], NOW, ups.get) == ["gcp-c3"]
-    assert past_their_time([listed("gcp-c3", 7)], NOW, {"gcp-c3": listed("gcp-c3", 7.9)["lastUpdate"]}.get) == []
 
 
 def test_a_proof_that_died_is_named_whatever_its_stack_says(ttl: None) -> None:
@@ -98,9 +97,6 @@ def test_the_command_prints_what_a_workflow_reads(
     program.write_text("#!/bin/sh\necho 'error: no backend' >&2; exit 255\n")
     assert main(["dev", "expired"]) == 2
     assert "error: no backend" in capsys.readouterr().err
-    program.write_text("#!/bin/sh\nexit 255\n")
-    assert main(["dev", "expired"]) == 2
-    assert capsys.readouterr().err.endswith("ls --json: no reason given\n")
     monkeypatch.setattr(ci, "COMMAND", ("no-such-pulumi",))
     assert main(["dev", "expired"]) == 2
     assert "pulumi is not on PATH" in capsys.readouterr().err

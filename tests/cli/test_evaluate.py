@@ -9,8 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kubernetes.client.exceptions import ApiException
-from urllib3.exceptions import MaxRetryError
 
 from cli import evaluate
 from cli.__main__ import main
@@ -58,8 +56,6 @@ def test_the_job_has_a_workers_place_and_nothing_elastic() -> None:
     assert values["TRAINYARD_DEVICE"] == "cuda"
     assert values["HF_HUB_OFFLINE"] == "0"
     assert not {"RDZV_ID", "POD_IP"} & values.keys()
-    assert {volume["name"] for volume in spec["volumes"]} == {"data", "tmp", "shm"}
-    assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/data", "/tmp", "/dev/shm"}
     assert not {"subdomain", "priorityClassName", "topologySpreadConstraints"} & spec.keys()
     # It ends by itself, is not retried, and may reach the hub, as the dataset Job's pods may.
     assert made["spec"]["backoffLimit"] == 0
@@ -91,11 +87,6 @@ def test_the_processes_of_a_worker_share_the_examples() -> None:
     started = evaluate.interpreter(["python", "--nproc-per-node", "8", "--"])
     assert started[:3] == ["python", "-m", "torch.distributed.run"]
     assert started[-4:] == ["--nproc-per-node", "8", "-m", "--"]
-
-
-def test_another_evaluation_has_another_name(local_stack: Recording) -> None:
-    names = {made_of(local_stack, None, *more)["metadata"]["generateName"] for more in ([], [], ["--limit", "3"])}
-    assert len(names) == 2
 
 
 class Api:
@@ -169,7 +160,9 @@ def cluster(local_stack: Recording, monkeypatch: pytest.MonkeyPatch) -> Any:
     return build
 
 
-def test_progress_and_table_are_shown(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_and_table_are_shown_and_what_the_trainer_refuses(
+    cluster: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     api = cluster(log="Running loglikelihood requests: 50%\n\ntask  value\nhellaswag  0.3\n")
     assert main(["evaluate", "--tasks", "hellaswag, own", "--include", "tasks", "--limit", "5"]) == 0
     shown = capsys.readouterr().out.splitlines()
@@ -183,16 +176,12 @@ def test_progress_and_table_are_shown(cluster: Any, capsys: pytest.CaptureFixtur
         "In /data/runs/small/evaluations; `trainyard fetch --stack local` downloads it with the report.",
     ]
     (container,) = pod_of(api.made)["containers"]
+    cluster(code=2, last="some noise\n--tasks hellaswg: no such task; similar ones: hellaswag\n")
+    assert main(["evaluate", "--tasks", "hellaswg"]) == 1
+    said = "error: the evaluation failed: --tasks hellaswg: no such task; similar ones: hellaswag\n"
+    assert capsys.readouterr().err == said
     asked = ["--run=/data/runs/small", "--step=20", "--tasks=hellaswag,own", "--limit=5"]
     assert container["args"] == ["python", "-m", "trainer.evaluate", *asked, "--include=/data/tasks"]
-
-
-def test_what_the_trainer_refuses_is_the_error(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    last = "some noise\n--tasks hellaswg: no such task; similar ones: hellaswag\n"
-    cluster(code=2, last=last)
-    assert main(["evaluate", "--tasks", "hellaswg"]) == 1
-    error = capsys.readouterr().err
-    assert error == "error: the evaluation failed: --tasks hellaswg: no such task; similar ones: hellaswag\n"
 
 
 def test_the_same_command_returns_to_what_runs_and_makes_anew_what_has_ended(
@@ -212,24 +201,3 @@ def test_the_same_command_returns_to_what_runs_and_makes_anew_what_has_ended(
     assert len(api.calls) == 1
     assert main([*command, "--step", "10"]) == 0
     assert len({*api.calls}) == len(api.calls) == 2
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "told"),
-    [
-        # pyrefly: ignore[bad-argument-type]
-        ("create_namespaced_job", MaxRetryError(None, "/", TimeoutError()), "the cluster does not answer: "),
-        ("create_namespaced_job", ApiException(status=403, reason="Forbidden"), "cannot make an evaluation's Job: "),
-    ],
-)
-def test_what_the_cluster_refuses_is_told_at_once_and_in_one_line(
-    call: str, error: Exception, told: str, cluster: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(cluster(), call, refuse)
-    assert main(["evaluate", "--tasks", "hellaswag"]) == 1
-    shown = capsys.readouterr().err
-    assert shown.startswith(f"error: {told}")
-    assert len(shown.splitlines()) == 1
