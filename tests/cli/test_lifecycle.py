@@ -140,26 +140,18 @@ def test_one_that_is_failing_is_made_again_once_its_pods_have_left(
     assert commands[0][-2:] == ["--replace", "**Job::training"]
 
 
-@pytest.mark.parametrize(
-    ("job", "said"),
-    [
-        (a_job(), "nothing to resume: it has not ended"),
-        (a_job("Suspended", "JobSuspended", "Job suspended"), "nothing to resume: it is suspended: Job suspended"),
-    ],
-)
 def test_another_is_left_alone(
-    job: dict[str, Any],
-    said: str,
-    commands: list[list[str]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    commands: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster = Cluster(job, [])
-    use(monkeypatch, cluster)
-    assert lifecycle.resume("local") == lifecycle.go_on("local", asked=False) == 0
-    assert capsys.readouterr().out == f"train: {said}\n"
-    assert not commands
-    assert not cluster.patches
+    for job, said in (
+        (a_job(), "it has not ended"),
+        (a_job("Suspended", "JobSuspended", "Job suspended"), "it is suspended: Job suspended"),
+    ):
+        use(monkeypatch, cluster := Cluster(job, []))
+        assert lifecycle.resume("local") == lifecycle.go_on("local", asked=False) == 0
+        assert capsys.readouterr().out == f"train: nothing to resume: {said}\n"
+        assert not commands
+        assert not cluster.patches
 
 
 def test_a_pod_that_may_still_write_is_named_and_no_second_training_begins(

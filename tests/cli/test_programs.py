@@ -56,8 +56,7 @@ def test_a_distribution_that_closed_the_holes_in_an_older_version_is_taken(
     assert programs._mended(str(path / "rsync")) == taken
 
 
-@pytest.mark.parametrize("command", [["upload", "corpus"], ["fetch"]])
-@pytest.mark.parametrize("missing", ["rsync", "kubectl"])
+@pytest.mark.parametrize(("command", "missing"), [(["upload", "corpus"], "rsync"), (["fetch"], "kubectl")])
 def test_what_is_missing_is_told_before_a_pod_starts(
     command: list[str], missing: str, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

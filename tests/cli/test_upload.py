@@ -91,7 +91,8 @@ def test_what_is_not_read_and_what_changes_a_prepared_text_is_told(
     monkeypatch.setattr(upload, "volume_of", lambda *_: Target("c", "n", "", None, {}))
     monkeypatch.setattr(upload, "volume_pod", wire.volume_pod)
     noise(volume_folder / "runs" / "metrics.jsonl", 10)
-    noise(tmp_path / "corpus" / "picture.png", 10)
+    for name in ("a.png", "b.png", "NEWS.gz"):
+        noise(tmp_path / "corpus" / name, 10)
     file = noise(tmp_path / "corpus" / "book.txt", 100)
 
     def said(path: Path = file.parent, *more: str) -> str:
@@ -99,7 +100,8 @@ def test_what_is_not_read_and_what_changes_a_prepared_text_is_told(
         return capsys.readouterr().out
 
     first = said()
-    assert "1 file of kind .png is not read as text: picture.png\n" in first
+    assert "2 files of kind .png are not read as text: a.png, b.png\n" in first
+    assert "1 file without a suffix before .gz is not read as text: NEWS.gz\n" in first
     assert "dataset.name" not in first, "other files of the volume do not count"
     file.write_bytes(bytes(101))
     assert "dataset.name" in said()
@@ -154,13 +156,3 @@ def test_bad_input_is_one_line_before_anything_is_done(
     shown = capsys.readouterr().err
     assert shown.startswith(f"error: {problem}")
     assert shown.count("\n") == 1
-
-
-def test_what_is_not_read_is_said_in_a_sentence(tmp_path: Path) -> None:
-    for names, said in (
-        (["NEWS.gz"], "1 file without a suffix before .gz is not read as text: NEWS.gz"),
-        (["a.png", "b.png"], "2 files of kind .png are not read as text: a.png, b.png"),
-    ):
-        for name in names:
-            (tmp_path / name).write_text("x")
-        assert list(upload.unread(tmp_path, names)) == [said]

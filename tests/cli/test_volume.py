@@ -39,19 +39,14 @@ def a_run(root: Path, name: str, age: float = 0.0, **status: Any) -> Path:
     return folder
 
 
-def a_job(name: str, *arguments: str, kind: str = "", component: str = "trainer", stopped: str = "") -> dict[str, Any]:
-    labels = {"app.kubernetes.io/component": component}
-    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"args": list(arguments)}]}}
+def a_job(*arguments: str, kind: str = "", component: str = "trainer", stopped: str = "", text: str = "") -> Any:
+    """A Job named after its component, with a ConfigMap of this text."""
+    labels, volumes = {"app.kubernetes.io/component": component}, [{"name": "data"}]
+    volumes += [{"name": "configuration", "configMap": {"name": component}}] if text else []
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"args": list(arguments)}], "volumes": volumes}}
     conditions = [{"type": kind, "status": "True"}] if kind else []
-    metadata = {"name": name, "annotations": {STOPPED: stopped} if stopped else {}}
-    return {"metadata": metadata, "spec": {"template": pod}, "status": {"conditions": conditions}}
-
-
-def configured(job: dict[str, Any], text: str) -> dict[str, Any]:
-    """The same Job with a ConfigMap of its name, of this text."""
-    volumes = [{"name": "data"}, {"name": "configuration", "configMap": {"name": job["metadata"]["name"]}}]
-    job["spec"]["template"]["spec"]["volumes"] = volumes
-    return {**job, "text": text}
+    metadata = {"name": component, "annotations": {STOPPED: stopped} if stopped else {}}
+    return {"metadata": metadata, "spec": {"template": pod}, "status": {"conditions": conditions}, "text": text}
 
 
 @pytest.fixture
@@ -71,9 +66,7 @@ def call(
     """A command on the volume here: its exit code, output and error."""
 
     def config_maps(*_: Any, **__: Any) -> Any:
-        made = [
-            {"metadata": each["metadata"], "data": {"training.yaml": each["text"]}} for each in jobs if "text" in each
-        ]
+        made = [{"metadata": each["metadata"], "data": {"training.yaml": each["text"]}} for each in jobs]
         return SimpleNamespace(data=json.dumps({"items": made}))
 
     api: Any = SimpleNamespace(
@@ -107,7 +100,7 @@ def test_all_runs_are_listed_with_the_newest_first(call: Any, volume_folder: Pat
     (volume_folder / "runs" / "begun").mkdir()
     (volume_folder / "runs" / ".removed-x").mkdir()
     (volume_folder / "runs" / "link").symlink_to(done)
-    jobs.append(a_job("train", f"run.directory={volume_folder}/runs/waits"))
+    jobs.append(a_job(f"run.directory={volume_folder}/runs/waits"))
     code, said, _ = call("runs")
     rows = [line.split() for line in said.splitlines()]
     assert code == 0
@@ -220,41 +213,21 @@ def test_a_run_that_trains_is_never_removed(path: str, state: str, age: int, cal
     assert call("rm", path, "--yes")[0] == 0
 
 
+PREPARES = ("--input", "D/texts", "--output", "D/datasets/d")
+
+
 @pytest.mark.parametrize(
     ("job", "path", "used"),
     [
-        (a_job("train", "run.directory=D/runs/r", "data.directory=D/datasets/d"), "runs/r", "Job train uses "),
-        (a_job("train", "model.name=D/mine/base"), "mine", "Job train uses "),
-        (
-            configured(a_job("train"), "data:\n  directory: 'D/datasets/d'\n  seed: 1\n"),
-            "datasets/d",
-            "Job train uses ",
-        ),
-        (
-            configured(a_job("train", stopped="2026"), "x: [1]\nfiles:\n- D/mine/base\n"),
-            "mine",
-            "Job train, stopped, uses ",
-        ),
-        (configured(a_job("train", kind="Complete"), "run:\n  directory: D/runs/r\n"), "runs/r", ""),
-        (a_job("train", "run.directory=D/runs/r", stopped="2026"), "runs/r/checkpoints", "Job train, stopped, uses "),
-        (a_job("train", "run.directory=D/runs/r", kind="Suspended"), "runs/r", "Job train uses "),
-        (a_job("train", "run.directory=D/runs/r", kind="Complete"), "runs/r", ""),
-        (a_job("train", "run.directory=D/runs/r-2"), "runs/r", ""),
-        (
-            a_job("dataset", "--input", "D/texts", "--output", "D/datasets/d", component="dataset"),
-            "texts",
-            "Job dataset",
-        ),
-        (
-            a_job("dataset", "--input", "D/texts", "--output", "D/datasets/d", component="dataset", kind="Complete"),
-            "datasets/d",
-            "Job dataset",
-        ),
-        (
-            a_job("dataset", "--input", "D/texts", "--output", "D/datasets/d", component="dataset", kind="Complete"),
-            "texts",
-            "",
-        ),
+        (a_job("run.directory=D/runs/r", stopped="2026"), "runs/r/checkpoints", "Job trainer, stopped, uses "),
+        (a_job("run.directory=D/runs/r-2"), "runs/r", ""),
+        (a_job("model.name=D/mine/base"), "mine", "Job trainer uses "),
+        (a_job(text="data:\n  directory: 'D/datasets/d'\n  seed: 1\n"), "datasets/d", "Job trainer uses "),
+        (a_job(text="x: [1]\nfiles:\n- D/mine/ü\n"), "mine/ü", "Job trainer uses "),
+        (a_job(text="run:\n  directory: D/runs/r\n", kind="Complete"), "runs/r", ""),
+        (a_job(*PREPARES, component="dataset"), "texts", "Job dataset"),
+        (a_job(*PREPARES, component="dataset", kind="Complete"), "datasets/d", "Job dataset"),
+        (a_job(*PREPARES, component="dataset", kind="Complete"), "texts", ""),
     ],
 )
 def test_what_a_job_still_needs_is_never_removed(
