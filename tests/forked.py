@@ -83,10 +83,10 @@ class ForkingPopen(subprocess.Popen[bytes]):
             super()._execute_child(args, *others)  # pyrefly: ignore[missing-attribute]
             return
         notes = Path(args[2])
-        with (notes / "connections.jsonl").open("a") as file:
-            file.write('{"sent": 0, "received": 0}\n')
-        settings = json.loads((notes / "settings.json").read_text())
-        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", **settings["environment"]}
+        with (notes / "connections").open("a") as file:
+            file.write("\n")
+        own = json.loads((notes / "environment.json").read_text())
+        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", **own}
         pipes = others[9:15]  # in the order in which Python 3.11 hands them on
         self.pid = fork(words[2:], environment, (pipes[0], pipes[3], pipes[5]))
         self._child_created = True

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -20,47 +21,22 @@ from trainer import volume as survey
 
 MB = 1 << 20
 
-EXEC = """
-import json, os, pathlib, resource, subprocess, sys, threading
-notes, command = pathlib.Path(sys.argv[1]), sys.argv[sys.argv.index("--") + 1:]
-settings = json.loads((notes / "settings.json").read_text())
-def line(**found):
-    with open(notes / "connections.jsonl", "a") as file:
-        file.write(json.dumps(found) + "\\n")
-if (notes / "down").exists():
-    line(sent=0, received=0)
-    sys.exit("Unable to connect to the server: dial tcp: connection refused")
-if limit := settings["largest_file"]:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-there = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-                         env={**os.environ, **settings["environment"]})
-counts = {"sent": 0, "received": 0}
-last = threading.Lock()  # never released: one thread tells the counts and ends the process
-def end():
-    last.acquire()
-    line(**counts)
-    print("error: unexpected EOF", file=sys.stderr, flush=True)
-    os._exit(1)  # closes the pipes
-def pump(source, target, name):
-    try:
-        while part := os.read(source, 1 << 16):
-            counts[name] += len(part)
-            if settings["break_after"] is not None and sum(counts.values()) > settings["break_after"]:
-                end()
-            view = memoryview(part)
-            while view:
-                view = view[os.write(target, view):]
-    except OSError:
-        pass
-    os.close(target)
-threading.Thread(target=pump, args=(0, there.stdin.fileno(), "sent"), daemon=True).start()
-pump(there.stdout.fileno(), 1, "received")
-code = there.wait()
-last.acquire()
-line(**counts)
-if code:
-    print(f"command terminated with exit code {code}", file=sys.stderr, flush=True)
-os._exit(code if code > 0 else 137 if code else 0)
+EXEC = """\
+notes=$1
+while [ "$1" != -- ]; do shift; done
+shift
+echo >>"$notes/connections"
+if [ -e "$notes/down" ]; then
+  echo "Unable to connect to the server: dial tcp: connection refused" >&2
+  exit 1
+fi
+. "$notes/settings"
+pass() { dd bs=64K iflag=count_bytes count="$break_after" status=none | tee --output-error=exit -a "$notes/$1"; }
+exec 3<&0
+(ulimit -f "$largest_file" && exec setsid --wait "$@") < <(pass sent <&3) | pass received
+code=${PIPESTATUS[0]}
+[ "$code" = 0 ] || echo "command terminated with exit code $code" >&2
+exit "$code"
 """
 
 
@@ -89,8 +65,8 @@ class Near(Pod):
     def run(self, *words: str, seconds: float | None = None) -> tuple[int, str]:
         if words[:3] != ("python", "-m", "trainer.volume"):
             return super().run(*words, seconds=seconds)
-        with open(Path(self.kubectl[-1], "connections.jsonl"), "a") as file:
-            file.write('{"sent": 0, "received": 0}\n')
+        with open(Path(self.kubectl[-1], "connections"), "a") as file:
+            file.write("\n")
         with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as said:
             code = survey.main(*words[3:])
         return code, said.getvalue() if code else out.getvalue()
@@ -99,38 +75,37 @@ class Near(Pod):
 class Wire:
     """A pod behind EXEC, with counts of bytes and connections."""
 
-    def __init__(
-        self, notes: Path, break_after: int | None = None, largest_file: int | None = None, **environment: str
-    ):
+    def __init__(self, notes: Path, break_after: int = 1 << 60, largest_file: int = 0, **environment: str):
         notes.mkdir(exist_ok=True)
         self.notes = notes
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         own = {"PATH": path, "PYTHONPATH": str(ROOT), **environment}
-        settings = {"break_after": break_after, "largest_file": largest_file, "environment": own}
-        (notes / "settings.json").write_text(json.dumps(settings))
+        (notes / "environment.json").write_text(json.dumps(own))
+        lines = [f"break_after={break_after}", f"largest_file={largest_file // 1024 or 'unlimited'}"]
+        lines += [f"export {name}={shlex.quote(value)}" for name, value in own.items()]
+        (notes / "settings").write_text("\n".join(lines))
         (notes / "its kubectl").write_text(EXEC)
-        self.pod = Near((sys.executable, str(notes / "its kubectl"), str(notes)), "pod")
+        self.pod = Near(("bash", str(notes / "its kubectl"), str(notes)), "pod")
 
     @contextmanager
     def volume_pod(self, *_: Any) -> Iterator[tuple[Pod, Seen]]:
         """In place of cli.pods.volume_pod."""
         yield self.pod, Seen()
 
-    def _connections(self) -> list[dict[str, Any]]:
-        file = self.notes / "connections.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
     @property
     def connections(self) -> int:
-        return len(self._connections())
+        return self._size("connections")
 
     @property
     def sent(self) -> int:
-        return sum(line["sent"] for line in self._connections())
+        return self._size("sent")
 
     @property
     def received(self) -> int:
-        return sum(line["received"] for line in self._connections())
+        return self._size("received")
+
+    def _size(self, name: str) -> int:
+        return (self.notes / name).stat().st_size if (self.notes / name).exists() else 0
 
 
 def told(action: Callable[[], object]) -> str:
