@@ -7,11 +7,10 @@ from typing import Any
 import grpc
 
 from review.recording import Recorded, Recording, record
+from tests.infra.recorded import PLUGIN as PLUGIN
 from tests.infra.recorded import changed, recorded
 
 STACK = "aws-g4dn"
-#: Stands in for the image of the adapters' device plugin.
-PLUGIN = f"registry.example/efa@sha256:{'a' * 64}"
 #: The zones of its file, the first choice for workers first.
 ZONES = ["use2-az1", "use2-az2", "use2-az3"]
 

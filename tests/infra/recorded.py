@@ -12,6 +12,8 @@ from review.recording import Recording, record_anywhere
 from trainer.config.schema import Config, load
 
 Values = dict[str, Any]
+#: Stands in for the image of the adapters' device plugin.
+PLUGIN = f"registry.example/efa@sha256:{'a' * 64}"
 #: Stacks that create their cluster; the local stack runs on an existing one.
 CLOUD_STACKS = [name for name in stacks() if "context" not in stack_file_values(name)["cluster"]]
 
@@ -47,3 +49,83 @@ def trained(stack: Recording, name: str = "training") -> Config:
 def recorded(stack: str) -> Recording:
     """The resources of a stack file, on any machine; all tests that only read them share one recording."""
     return record_anywhere(stack)
+
+
+_IMAGE = {"builder": "prebuilt", "ref": f"ghcr.io/you/trainer@sha256:{'a' * 64}"}
+#: What the clouds' stacks can declare, as much as goes together: name -> stack, changes of its sections. Order,
+#: features and policy are held against each.
+VARIANTS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
+    **{name: (name, {}) for name in CLOUD_STACKS},
+    "gke queued": (
+        "gcp-a100",
+        {
+            "nodes": {"gpuDriver": "daemonset", "consumption": "queued"},
+            "check": {"enabled": False},
+            "storage": {"kind": "filestore", "sizeGib": 2560},
+        },
+    ),
+    "gke spot": (
+        "gcp-a100",
+        {
+            "nodes": {"consumption": "spot", "fallback": "on_demand", "max": 3, "maxRunHours": 400},
+            "dataset": {"input": ["gs://mine/folder", "gs://other"]},
+            "rendezvous": {"tls": True},
+            "secrets": {"huggingFaceToken": "hf_x", "wandbApiKey": "key", "imagePull": "you:ghp_x"},
+            "training": {"engine": {"name": "deepspeed"}},
+            "workers": {"spares": 1},
+        },
+    ),
+    "gke prebuilt": (
+        "gcp-a100",
+        {
+            "nodes": {"consumption": "reservation", "reservation": "mine"},
+            "image": _IMAGE,
+            "storage": {"disk": "mine", "serverImage": f"ghcr.io/you/nfs@sha256:{'b' * 64}"},
+            "cluster": {"namespace": "team-storage", "deletionProtection": True},
+        },
+    ),
+    "gke compact": (
+        "gcp-c3",
+        {"nodes": {"compactPlacement": True}, "storage": {"kind": "filestore", "sizeGib": 1024}},
+    ),
+    "eks adapters": (
+        "aws-g4dn",
+        {
+            "nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "compactPlacement": True},
+            "eks": {
+                "publicNodes": True,
+                "irsa": True,
+                "secretsEncryption": False,
+                "efaPlugin": PLUGIN,
+                "admins": ["arn:aws:iam::123456789012:role/ops"],
+            },
+        },
+    ),
+    "eks spot": (
+        "aws-g4dn",
+        {
+            "nodes": {"consumption": "spot", "fallback": "on_demand"},
+            "dataset": {"input": ["s3://mine/folder"]},
+            "storage": {"disk": "fs-0123456789abcdef0"},
+        },
+    ),
+    "eks prebuilt": (
+        "aws-g4dn",
+        {
+            "nodes": {"machineType": "g5.xlarge", "alternatives": [], "consumption": "on_demand"},
+            "image": _IMAGE,
+        },
+    ),
+}
+
+
+@cache
+def variant(name: str) -> Recording:
+    """The resources of one of VARIANTS, shared as those of `recorded`."""
+    stack, sections = VARIANTS[name]
+    return record_anywhere(stack, changed(stack, **sections)) if sections else recorded(stack)
+
+
+def variants_of(cloud: str) -> list[str]:
+    """The names of the variants on `gcp` or `aws`."""
+    return [name for name, (stack, _) in VARIANTS.items() if stack.startswith(cloud)]

@@ -54,21 +54,6 @@ def test_workers_are_wanted_from_the_zones_in_their_order() -> None:
     )
 
 
-def test_pods_go_where_they_belong() -> None:
-    training = pod(stack(), "Job", "training")
-    for group in workers(stack()):
-        (taint,) = group.inputs["taints"]
-        assert taint["effect"] == "NO_SCHEDULE"
-        assert [
-            toleration
-            for toleration in training["tolerations"]
-            if (toleration["key"], toleration.get("value")) == (taint["key"], taint["value"])
-        ]
-        assert training["nodeSelector"].items() <= group.inputs["labels"].items()
-    for kind, name in [("Job", "dataset"), ("StatefulSet", "etcd"), ("Deployment", "cluster-autoscaler")]:
-        assert not pod(stack(), kind, name).get("tolerations"), f"{name} could be on a Spot machine"
-
-
 def test_local_disks_are_scratch_and_the_times_of_a_shutdown_are_the_images() -> None:
     """The image has 150 s, 30 of them for the node's pods: a drop-in of ours would cut a trainer's grace period."""
     assert "application/node.eks.aws" in user_data(stack())

@@ -4,43 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
 from infra.eks.keys import EksConfig
 from infra.features import features, features_of
-from review.recording import Recorded, Recording, record
-from tests.infra.eks import PLUGIN
-from tests.infra.recorded import changed, recorded
+from review.recording import Recorded, Recording
+from tests.infra.recorded import variant, variants_of
 
-#: What is created beyond the stack files.
-VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    ("aws-g4dn", {}),
-    ("aws-smoke", {}),
-    (
-        "aws-g4dn",
-        {
-            "dataset": {"input": ["s3://mine/folder"]},
-            "eks": {"admins": ["arn:aws:iam::123456789012:role/ops"], "irsa": True},
-            "storage": {"disk": "fs-0123456789abcdef0"},
-        },
-    ),
-    (
-        "aws-g4dn",
-        {
-            "nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "compactPlacement": True},
-            "eks": {"efaPlugin": PLUGIN},
-        },
-    ),
-    (
-        "aws-g4dn",
-        {
-            "nodes": {"machineType": "g5.xlarge", "alternatives": [], "consumption": "on_demand"},
-            "image": {"builder": "prebuilt", "ref": "ghcr.io/you/trainer@sha256:" + "a" * 64},
-        },
-    ),
-]
 #: Kind -> (user of its role in features.yaml, input that names the role); end of a role's name -> its user.
 ACTS_BY = {"Cluster": ("cluster", "roleArn"), "NodeGroup": ("nodes", "nodeRoleArn")}
 USERS = {"network": "network", "efs-driver": "driver", "efs-node": "mounts", "autoscaler": "autoscaler"}
@@ -93,11 +65,9 @@ def grants(before: list[Recorded], role: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(("name", "changes"), VARIANTS, ids=str)
-def test_every_resource_comes_after_all_that_it_needs_and_the_doctor_asks_for_its_rights(
-    name: str, changes: dict[str, Any]
-) -> None:
-    stack = record(name, changed(name, **changes)) if changes else recorded(name)
+@pytest.mark.parametrize("name", variants_of("aws"))
+def test_every_resource_comes_after_all_that_it_needs_and_the_doctor_asks_for_its_rights(name: str) -> None:
+    stack = variant(name)
     assert not_met(stack) == []
     for item in stack.all("aws:"):
         assert any(feature.permissions for feature in features_of("eks", item.type, item.inputs).values()), item.type

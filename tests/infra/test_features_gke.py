@@ -9,45 +9,14 @@ import pytest
 from infra.features import Trace, features_of
 from infra.gke.services import apis, used
 from infra.parse import parse
-from review.recording import Recorded, Recording, record
-from tests.infra.recorded import changed, recorded
+from review.recording import Recorded, Recording
+from tests.infra.recorded import VARIANTS, changed, variant, variants_of
 
 POOL, CLUSTER, SERVICE = (
     "gcp:container/nodePool:NodePool",
     "gcp:container/cluster:Cluster",
     "gcp:projects/service:Service",
 )
-
-
-#: What is created beyond the stack files.
-VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    ("gcp-a100", {}),
-    ("gcp-c3", {}),
-    ("gcp-smoke", {}),
-    (
-        "gcp-a100",
-        {
-            "nodes": {"consumption": "spot", "fallback": "on_demand", "maxRunHours": 400},
-            "dataset": {"input": ["gs://mine/folder", "gs://other"]},
-        },
-    ),
-    (
-        "gcp-a100",
-        {
-            "nodes": {"consumption": "queued"},
-            "check": {"enabled": False},
-            "storage": {"kind": "filestore", "sizeGib": 2560},
-        },
-    ),
-    (
-        "gcp-a100",
-        {
-            "nodes": {"consumption": "reservation", "reservation": "mine"},
-            "image": {"builder": "prebuilt", "ref": "ghcr.io/you/trainer@sha256:" + "a" * 64},
-            "storage": {"disk": "mine", "serverImage": "ghcr.io/you/nfs@sha256:" + "b" * 64},
-        },
-    ),
-]
 
 
 @pytest.mark.parametrize(
@@ -94,10 +63,10 @@ def accounts(item: Recorded, before: list[Recorded]) -> set[str]:
     return {(pool.inputs.get("nodeConfig") or {}).get("serviceAccount") or "the default one" for pool in pools}
 
 
-@pytest.mark.parametrize(("name", "changes"), VARIANTS, ids=str)
-def test_every_resource_comes_after_all_that_it_needs(name: str, changes: dict[str, Any]) -> None:
-    values = changed(name, **changes)
-    stack, config = record(name, values) if changes else recorded(name), parse(values, name)
+@pytest.mark.parametrize("name", variants_of("gcp"))
+def test_every_resource_comes_after_all_that_it_needs(name: str) -> None:
+    file, sections = VARIANTS[name]
+    stack, config = variant(name), parse(changed(file, **sections), file)
     assert not_met(stack) == []
     # The program asks for exactly what its resources show.
     seen = {feature for item in stack.resources for feature in features_of("gke", item.type, item.inputs)}

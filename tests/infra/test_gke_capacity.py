@@ -59,9 +59,6 @@ def test_spot_then_flex_start_then_on_demand() -> None:
 def test_a_pool_for_each_way(name: str, consumption: str, fallback: str, made: list[str]) -> None:
     recording = stack(name, consumption=consumption, fallback=fallback)
     assert list(pools(recording)) == made
-    for item in pools(recording).values():
-        assert item.inputs["initialNodeCount"] == item.inputs["autoscaling"]["totalMinNodeCount"] == 0
-        assert item.deleted_with == recording.one("Cluster").urn
     assert (LABEL in pod(recording)["nodeSelector"]) is (len(made) > 1)
 
 
@@ -86,16 +83,9 @@ def test_an_elastic_training_runs_on_all_of_them_at_once() -> None:
     """Pods fit the nodes of every pool, and are created after their ComputeClass."""
     made = stack(fallback="on_demand")
     (order,) = made.all("kubernetes:cloud.google.com/v1:ComputeClass")
-    jobs = [item for item in made.all("kubernetes:batch/v1:Job") if item.kind == "Job" and item.name != "dataset"]
-    assert len(jobs) == 2, "the training, and the check of the nodes before it"
-    for job in jobs:
-        spec = job.inputs["spec"]["template"]["spec"]
-        assert spec["nodeSelector"] == {LABEL: CLASS}
-        tolerated = {(item["key"], item.get("value"), item["effect"]) for item in spec["tolerations"]}
-        for item in pools(made).values():
-            config = item.inputs["nodeConfig"]
-            assert config["labels"][LABEL] == CLASS
-            assert {(taint["key"], taint["value"], "NoSchedule") for taint in config["taints"]} <= tolerated
+    for name in ("training", "gpu-check"):
+        (job,) = (item for item in made.resources if item.kind == "Job" and item.name.startswith(name))
+        assert job.inputs["spec"]["template"]["spec"]["nodeSelector"] == {LABEL: CLASS}
         assert order.urn in made.earlier(job)
     # Spot's notice is the shortest time to save.
     assert pod(made)["terminationGracePeriodSeconds"] == pod(stack())["terminationGracePeriodSeconds"]

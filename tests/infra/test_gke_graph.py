@@ -10,8 +10,6 @@ from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, recorded, trained
 from trainer.contract import TRAINER_ID
 
-STACKS = ["gcp-a100", "gcp-c3", "gcp-smoke"]
-
 
 def pool(stack: Recording, name: str = "workers") -> Recorded:
     return stack.one("NodePool", name)
@@ -24,19 +22,6 @@ def node(stack: Recording, name: str = "workers") -> dict[str, Any]:
 def nodes(stack: str, **changes: Any) -> Recording:
     check = {"check": {"enabled": False}} if changes.get("consumption") == "queued" else {}
     return record(stack, changed(stack, nodes=changes, **check))
-
-
-@pytest.mark.parametrize("name", STACKS)
-def test_pods_go_where_they_belong(name: str) -> None:
-    stack = recorded(name)
-    taints = {(taint["key"], taint["value"]) for taint in node(stack)["taints"]}
-    training = stack.one("Job", "training").inputs["spec"]["template"]["spec"]
-    assert {(item["key"], item.get("value")) for item in training["tolerations"]} >= taints
-    assert training["nodeSelector"].items() <= node(stack)["labels"].items()
-    # Everything else stays off the expensive nodes.
-    for kind, which in [("Job", "dataset"), ("StatefulSet", "etcd"), ("Deployment", "nfs-server")]:
-        spec = stack.one(kind, which).inputs["spec"]["template"]["spec"]
-        assert not spec.get("tolerations")
 
 
 def test_without_hyperthreads_the_pod_asks_for_half() -> None:

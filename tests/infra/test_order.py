@@ -16,28 +16,8 @@ from infra.stackfiles import ROOT, marks
 from review import computed
 from review.policy import LABELLED_BY
 from review.recording import Recorded, Recording, record
-from tests.infra.eks import PLUGIN
-from tests.infra.recorded import CLOUD_STACKS, changed, recorded
+from tests.infra.recorded import CLOUD_STACKS, VARIANTS, changed, variant
 
-Sections = dict[str, dict[str, Any]]
-VARIANTS: list[tuple[str, Sections]] = [
-    ("gcp-a100", {}),
-    ("gcp-a100", {"nodes": {"consumption": "queued", "gpuDriver": "daemonset"}, "check": {"enabled": False}}),
-    ("gcp-c3", {"nodes": {"compactPlacement": True}, "storage": {"kind": "filestore", "sizeGib": 1024}}),
-    ("aws-g4dn", {}),
-    (
-        "aws-g4dn",
-        {
-            "nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True, "compactPlacement": True},
-            "eks": {
-                "publicNodes": True,
-                "irsa": True,
-                "efaPlugin": PLUGIN,
-                "admins": ["arn:aws:iam::123456789012:role/ops"],
-            },
-        },
-    ),
-]
 ORDER = {name: load(ROOT / "infra" / name / "order.yaml") for name in ("gke", "eks")}
 SETS = {key: rows for name in ORDER for key, rows in load(ROOT / "infra" / name / "sets.yaml")["sets"].items()}
 
@@ -95,10 +75,9 @@ def too_early(stack: Recording) -> list[str]:
     ]
 
 
-@pytest.fixture(scope="module", params=VARIANTS, ids=str)
+@pytest.fixture(params=VARIANTS)
 def stack(request: pytest.FixtureRequest) -> Recording:
-    name, sections = request.param
-    return record(name, changed(name, **sections)) if sections else recorded(name)
+    return variant(request.param)
 
 
 def test_nothing_is_deleted_while_it_is_in_use(stack: Recording) -> None:
@@ -128,6 +107,22 @@ def test_objects_come_after_all_nodes_and_add_ons_with_pods_after_some(stack: Re
     for item in waiting:
         assert nodes & stack.earlier(item), item.name
         assert {policy.urn for policy in early} <= stack.earlier(item), item.name
+
+
+def test_pods_go_where_they_belong(stack: Recording) -> None:
+    """Those that train fit the nodes of every pool; all others stay off the expensive ones, and off Spot machines."""
+    pools = [item for item in stack.resources if item.kind in ("NodePool", "NodeGroup") and item.name != "system"]
+    nodes = [item.inputs.get("nodeConfig", item.inputs) for item in pools]
+    for item in stack.all("kubernetes:"):
+        if item.kind in ("Job", "Deployment", "StatefulSet"):
+            spec = item.inputs["spec"]["template"]["spec"]
+            tolerated = {(each["key"], each.get("value")) for each in spec.get("tolerations", [])}
+            if not item.name.startswith(("training", "gpu-check")):
+                assert not tolerated, item.name
+                continue
+            for node in nodes:
+                assert {(taint["key"], taint["value"]) for taint in node["taints"]} <= tolerated, item.name
+                assert spec["nodeSelector"].items() <= node["labels"].items(), item.name
 
 
 def test_claims_are_bound_by_name_and_wait_for_their_volume(stack: Recording) -> None:

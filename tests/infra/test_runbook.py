@@ -7,10 +7,8 @@ import re
 import pytest
 
 from infra.clouds import keys
-from infra.config import ConfigError
 from infra.eks import prices
-from infra.parse import parse
-from infra.stackfiles import ROOT, stack_file_values
+from infra.stackfiles import ROOT
 from tests.infra.recorded import recorded
 
 TEXTS = {name: (ROOT / "docs" / name).read_text() for name in ("gcp.md", "aws.md", "costs.md")}
@@ -42,24 +40,6 @@ def test_every_command_for_a_cloud_is_marked(name: str) -> None:
     for line in commands:
         if re.match(r"gcloud|aws|pulumi (up|preview|destroy)|kubectl", line):
             assert line.rstrip().split("#")[-1].startswith(" ☁"), line
-
-
-def test_eight_nodes_need_no_other_micro_batch_but_one_that_is_too_large_is_refused() -> None:
-    values = stack_file_values("gcp-a100")
-    values["nodes"]["max"] = values["workers"]["count"] = 8
-    parse(values, "gcp-a100")
-    values["training"]["microBatch"] = 16
-    with pytest.raises(ConfigError, match=r"a step has 32 micro-batches for 64 processes"):
-        parse(values, "gcp-a100")
-
-
-def test_eight_spot_machines_need_no_other_micro_batch_and_seventeen_have_no_sample_each() -> None:
-    values = stack_file_values("aws-g4dn")
-    values["nodes"]["max"] = values["workers"]["count"] = 8
-    parse(values, "aws-g4dn")
-    values["nodes"]["max"] = values["workers"]["count"] = 17
-    with pytest.raises(ConfigError, match=r"a step has 16 micro-batches for 17 processes"):
-        parse(values, "aws-g4dn")
 
 
 def test_savings_by_spot_in_the_runbook_are_those_of_the_table() -> None:

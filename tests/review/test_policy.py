@@ -13,11 +13,10 @@ import pytest
 
 from cli.__main__ import main
 from infra.image import RECIPES
-from infra.stackfiles import ROOT, stacks
+from infra.stackfiles import ROOT
 from review.policy import RULES, broken, demand, name
 from review.recording import Recorded, Recording, record_anywhere
-from tests.infra.eks import PLUGIN
-from tests.infra.recorded import changed, recorded
+from tests.infra.recorded import VARIANTS, changed, recorded, variant
 
 Inputs = dict[str, Any]
 INTERNET = "0.0.0.0/0"
@@ -237,50 +236,23 @@ def test_an_object_that_would_outlive_its_cluster_is_found(stack_name: str) -> N
         assert (found.rule, found.resource.name) == ("goes-with-cluster", "trainer")
 
 
-#: What else the program can declare, as much as goes together: (stack, changes of its sections).
-CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
-    *((stack, {}) for stack in stacks()),
-    ("gcp-a100", {"nodes": {"gpuDriver": "daemonset", "consumption": "queued"}, "check": {"enabled": False}}),
-    (
-        "gcp-a100",
-        {
-            "nodes": {"consumption": "spot", "fallback": "on_demand", "max": 3},
-            "rendezvous": {"tls": True},
-            "secrets": {"huggingFaceToken": "hf_x", "wandbApiKey": "key", "imagePull": "you:ghp_x"},
-            "training": {"engine": {"name": "deepspeed"}},
-            "workers": {"spares": 1},
-        },
-    ),
-    ("gcp-c3", {"storage": {"kind": "filestore", "sizeGib": 1024}, "dataset": {"input": ["gs://bucket/texts"]}}),
-    ("gcp-c3", {"storage": {"disk": "mine"}, "cluster": {"namespace": "team-storage", "deletionProtection": True}}),
-    (
-        "aws-g4dn",
-        {
-            "nodes": {"machineType": "g4dn.8xlarge", "alternatives": [], "efa": True},
-            "eks": {"publicNodes": True, "irsa": True, "secretsEncryption": False, "efaPlugin": PLUGIN},
-        },
-    ),
-    (
-        "aws-g4dn",
-        {
-            "nodes": {"consumption": "spot", "fallback": "on_demand"},
-            "dataset": {"input": ["s3://bucket/texts"]},
-            "image": {"builder": "prebuilt", "ref": "ghcr.io/you/trainer@sha256:" + "a" * 64},
-        },
-    ),
-    (
-        "local",
+@pytest.mark.parametrize("name", VARIANTS)
+def test_no_stack_of_a_cloud_breaks_a_rule(name: str) -> None:
+    assert broken(variant(name)) == []
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
         {
             "storage": {"kind": "storageClass", "className": "shared"},
             "workers": {"tolerations": ["sku=gpu:NoSchedule"], "runtimeClass": "nvidia"},
         },
-    ),
-]
-
-
-@pytest.mark.parametrize(("stack", "sections"), CONFIGURATIONS)
-def test_no_stack_breaks_a_rule(stack: str, sections: dict[str, Any]) -> None:
-    assert broken(record_anywhere(stack, changed(stack, **sections)) if sections else recorded(stack)) == []
+    ],
+)
+def test_no_stack_on_an_existing_cluster_breaks_a_rule(sections: dict[str, Any]) -> None:
+    assert broken(record_anywhere("local", changed("local", **sections))) == []
 
 
 def test_every_rule_is_tried_and_says_what_it_demands() -> None:
