@@ -46,6 +46,8 @@ ENDED = "command terminated with exit code"
 """Begins what kubectl adds to the words of a command that failed."""
 Change = Callable[[dict[str, Any]], None]
 """What changes the specification of a pod."""
+UNCHANGED: Change = lambda spec: None  # noqa: E731
+"""For a pod of the command's own that is as the template says."""
 
 
 @dataclass(frozen=True)
@@ -163,48 +165,37 @@ def kubectl_of(target: Target) -> tuple[str, ...]:
 
 @contextmanager
 def volume_pod(target: Target, change: Change | None = None) -> Iterator[tuple[Pod, Bar]]:
-    """The stack's warm pod, or with a `change` one of the command's own, and a progress bar.
-
-    `change` gives the pod other resources, another place or more environment than the stack's template. Raises
-    CommandError: the stack has no PodTemplate, the pod does not start, or Ctrl-C ended the command.
-    """
+    """The pod of a command, as `command_pod` gives it, and a progress bar. Raises CommandError also for Ctrl-C."""
     kubectl_of(target)  # told before anything is shown
     try:
-        with Bar() as bar:
-            if change is None:
-                yield warm_pod(target, bar.waiting), bar
-            else:
-                with own_pod(target, bar.waiting, change) as pod:
-                    yield pod, bar
+        with Bar() as bar, command_pod(target, bar.waiting, change) as pod:
+            yield pod, bar
     except KeyboardInterrupt:
         raise CommandError("interrupted; run the same command again", code=130) from None
 
 
-def warm_pod(target: Target, waiting: Callable[[str], None]) -> Pod:
-    """The pod that the stack's commands share, made where none runs. Its name has a digest of the template, so that one
-    of an older image is left to end by itself.
+@contextmanager
+def command_pod(target: Target, waiting: Callable[[str], None], change: Change | None = None) -> Iterator[Pod]:
+    """The pod that the stack's commands share, made where none runs, or with a `change` one of the command's own.
+
+    The shared one has the digest of the template in its name, so that one of an older image is left to end by itself.
+    `change` gives the pod other resources, another place or more environment than the stack's template; that pod goes
+    with the block. Raises CommandError: the stack has no PodTemplate, or the pod does not start.
     """
     kubectl, core = kubectl_of(target), _core(target)
-    template = template_of(core, target.namespace)
-    digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:8]
-    pod = Pod(kubectl, f"{VOLUME_ACCESS}-{digest}")
-    _start(core, target.namespace, pod.name, template, waiting)
-    return pod
-
-
-@contextmanager
-def own_pod(target: Target, waiting: Callable[[str], None], change: Change = lambda spec: None) -> Iterator[Pod]:
-    """A pod of the command's own, which is removed at the end."""
-    kubectl, core = kubectl_of(target), _core(target)
-    template = template_of(core, target.namespace)
-    change(template["spec"])
-    pod = Pod(kubectl, f"{VOLUME_ACCESS}-{uuid.uuid4().hex[:12]}")
+    template, name = template_of(core, target.namespace), uuid.uuid4().hex[:12]
+    if change:
+        change(template["spec"])
+    else:
+        name = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:8]
+    pod = Pod(kubectl, f"{VOLUME_ACCESS}-{name}")
     try:
         _start(core, target.namespace, pod.name, template, waiting)
         yield pod
     finally:
-        with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
-            core.delete_namespaced_pod(pod.name, target.namespace, grace_period_seconds=1)
+        if change:
+            with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
+                core.delete_namespaced_pod(pod.name, target.namespace, grace_period_seconds=1)
 
 
 def _core(target: Target) -> client.CoreV1Api:
@@ -271,8 +262,6 @@ def last_words(pod: dict[str, Any]) -> str:
 
 def _remove_ended(core: client.CoreV1Api, namespace: str) -> None:
     """Remove the pods that ended."""
-    for phase in ("Succeeded", "Failed"):
-        with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
-            core.delete_collection_namespaced_pod(
-                namespace, label_selector=f"{LABEL}=true", field_selector=f"status.phase={phase}"
-            )
+    ended = "status.phase!=Pending,status.phase!=Running"
+    with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
+        core.delete_collection_namespaced_pod(namespace, label_selector=f"{LABEL}=true", field_selector=ended)

@@ -8,7 +8,7 @@ import time
 from kubernetes import client
 
 from cli.cluster import as_json, asking, connect
-from cli.pods import own_pod
+from cli.pods import UNCHANGED, command_pod
 from faults.cluster import proof_of
 from faults.fault import Cannot, expect
 from infra.cost import dollars, estimate
@@ -56,7 +56,7 @@ def _tidy(subject: Subject) -> str:
 def _empty_volume(subject: Subject) -> None:
     runs = [subject.state.notes["run"], f"{subject.state.notes['run']}-own"]
     folders = [f"{DATA}/{OWN}", *map(run_folder, runs), *map(dataset_folder, runs)]
-    with own_pod(subject.target(), subject.stack.say) as pod:
+    with command_pod(subject.target(), subject.stack.say, UNCHANGED) as pod:
         pod.run("rm", "-rf", *folders)
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 
 from cli import last_line
-from cli.pods import Pod, kubectl_of, own_pod
+from cli.pods import UNCHANGED, Pod, command_pod, kubectl_of
 from faults.fault import expect
 from infra.stackfiles import ROOT
 from prove.subject import Subject
@@ -35,7 +35,7 @@ print(json.dumps({"parameters": model.num_parameters(), "finite": bool(out.isfin
 def shared(subject: Subject) -> str:
     """Write and read in both directions between a worker and the pod that commands use, on two nodes if it can be."""
     target = subject.target()
-    with own_pod(target, subject.stack.say) as pod:
+    with command_pod(target, subject.stack.say, UNCHANGED) as pod:
         node = subject.core.read_namespaced_pod(pod.name, target.namespace).spec.node_name
         workers = subject.worker_pods()
         worker = next((each for each in workers if each["spec"]["nodeName"] != node), workers[0])
@@ -95,7 +95,7 @@ def model_out(subject: Subject) -> str:
     where, code, said = "here", loaded.returncode, loaded.stderr + loaded.stdout
     if "No module named" in said:
         where = "in a pod, for this machine has no transformers"
-        with own_pod(subject.target(), subject.stack.say) as pod:
+        with command_pod(subject.target(), subject.stack.say, UNCHANGED) as pod:
             code, said = pod.run("python3", "-c", LOAD, f"{done['checkpoint']}/model")
     expect(code == 0, f"transformers does not load it: {last_line(said)}")
     found = json.loads(next(line for line in reversed(said.splitlines()) if line.startswith("{")))

@@ -60,8 +60,8 @@ class Cluster:
 
     def delete_collection_namespaced_pod(self, _: str, label_selector: str, field_selector: str) -> None:
         assert label_selector == f"{pods.LABEL}=true"
-        gone = field_selector.removeprefix("status.phase=")
-        self.pods = {name: pod for name, pod in self.pods.items() if pod["status"]["phase"] != gone}
+        assert field_selector == "status.phase!=Pending,status.phase!=Running"
+        self.pods = {name: pod for name, pod in self.pods.items() if pod["status"]["phase"] in ("Pending", "Running")}
 
 
 @pytest.fixture
@@ -73,7 +73,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def warm() -> str:
-    return pods.warm_pod(TARGET, lambda reason: None).name
+    with pods.command_pod(TARGET, lambda reason: None) as pod:
+        return pod.name
 
 
 def test_the_next_command_finds_the_pod_and_a_new_image_gets_a_new_one(cluster: Cluster) -> None:
@@ -89,8 +90,8 @@ def test_the_next_command_finds_the_pod_and_a_new_image_gets_a_new_one(cluster: 
 def test_a_pod_of_a_commands_own_is_another_each_time_and_goes_with_it(cluster: Cluster) -> None:
     shared = warm()
     with (
-        pods.own_pod(TARGET, lambda reason: None, lambda spec: spec.update(nodeSelector={"a": "b"})) as one,
-        pods.own_pod(TARGET, lambda reason: None) as two,
+        pods.command_pod(TARGET, lambda reason: None, lambda spec: spec.update(nodeSelector={"a": "b"})) as one,
+        pods.command_pod(TARGET, lambda reason: None, pods.UNCHANGED) as two,
     ):
         assert len({shared, one.name, two.name}) == 3
         assert cluster.pods[one.name]["spec"]["nodeSelector"] == {"a": "b"}
