@@ -24,7 +24,7 @@ def write(path: Path, *parts: str | Sequence[str]) -> str:
     """Write paragraphs, tables and lists over the page's generated part, and return them as text. All below the line
     NOTES stays."""
     _, line, kept = path.read_text("utf-8").partition(NOTES) if path.exists() else ("", "", "")
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     text = "\n\n".join(part if isinstance(part, str) else "\n".join(part) for part in parts if part) + "\n"
     path.write_text(text + (f"\n{line}{kept}" if line else ""), "utf-8")
     return text

@@ -18,7 +18,8 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.managers import BaseManager
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ class Server:
 
 
 class Group:
-    """Some of the agents, as threads of one process. `serve` calls one method at a time."""
+    """Some of the agents, as threads of one process. One method is called at a time."""
 
     def __init__(self, endpoint: str, numbers: range, members: int) -> None:
         from torch.distributed.elastic.rendezvous.api import RendezvousParameters
@@ -98,7 +99,7 @@ class Group:
         assert len(set(self.sizes)) == 1, f"rounds of {sorted(set(self.sizes))} members"
         return self.sizes[0]
 
-    def rest(self) -> int:
+    def rest(self) -> None:
         """Poll twice a second, as the agents do, while nothing happens."""
         end = time.monotonic() + REST_SECONDS
 
@@ -108,17 +109,12 @@ class Group:
                 time.sleep(0.5)
 
         self._each(look)
-        return 0
 
-    def idle(self) -> int:
-        return 0
-
-    def vanish(self) -> int:
+    def vanish(self) -> None:
         """Stop the heartbeats of the last agent."""
         self.handlers.pop()._stop_heartbeats()
-        return 0
 
-    def see(self) -> int:
+    def see(self) -> None:
         """Wait until each agent notices that a member is lost."""
 
         def look(handler: Any) -> None:
@@ -126,7 +122,6 @@ class Group:
                 time.sleep(0.5)
 
         self._each(look)
-        return 0
 
     def _join(self, handler: Any) -> None:
         info = handler.next_rendezvous()
@@ -144,53 +139,44 @@ class Group:
             list(pool.map(act, self.handlers))
 
 
-_group: Group
+class Groups(BaseManager):
+    """A process with one group."""
 
 
-def begin(*given: Any) -> None:
-    """Make the group of a pool's only process."""
-    global _group
-    _group = Group(*given)
-
-
-def act(word: str) -> int:
-    return getattr(_group, word)()
+Groups.register("Group", Group)
 
 
 def measure(members: int, folder: Path) -> dict[str, float]:
     """Measure time and load of a first round, of its rest, of the loss of a member, and of the round after that."""
-    server, spawn = Server(folder), multiprocessing.get_context("spawn")
-    per_group = -(-members // GROUPS)
     found: dict[str, float] = {"members": members}
+    share = -(-members // GROUPS)
+    with contextlib.ExitStack() as stack:
+        stack.callback((server := Server(folder)).stop)
+        groups: list[Any] = []
+        for start in range(0, members, share):
+            process = stack.enter_context(Groups(ctx=multiprocessing.get_context("spawn")))
+            numbers = range(start, min(start + share, members))
+            groups.append(process.Group(server.endpoint, numbers, members))  # pyrefly: ignore[missing-attribute]
 
-    def everywhere(word: str) -> tuple[list[int], np.ndarray]:
-        """Call a method of all groups. Returns their answers and etcd's load meanwhile."""
-        before = server.load()
-        answers = [each.result() for each in [group.submit(act, word) for group in groups]]
-        return answers, server.load() - before
+        def everywhere(word: str) -> tuple[list[int], np.ndarray]:
+            """Call a method of all groups. Returns their answers and etcd's load meanwhile."""
+            before = server.load()
+            with ThreadPoolExecutor(len(groups)) as pool:
+                answers = list(pool.map(lambda group: getattr(group, word)(), groups))
+            return answers, server.load() - before
 
-    def round_of(size: int, name: str) -> None:
-        sizes, used = everywhere("meet")
-        assert set(sizes) == {size}, f"rounds of {sizes} members, not of {size}"
-        figures = ("round, s", "requests", "etcd CPU s", "MiB")
-        found.update(zip((f"{name} {figure}" for figure in figures), used, strict=True))
+        def round_of(size: int, name: str) -> None:
+            sizes, used = everywhere("meet")
+            assert set(sizes) == {size}, f"rounds of {sizes} members, not of {size}"
+            figures = ("round, s", "requests", "etcd CPU s", "MiB")
+            found.update(zip((f"{name} {figure}" for figure in figures), used, strict=True))
 
-    groups = [
-        ProcessPoolExecutor(1, spawn, begin, (server.endpoint, range(start, min(start + per_group, members)), members))
-        for start in range(0, members, per_group)
-    ]
-    try:
-        everywhere("idle")  # starts the processes
         round_of(members, "first")
         _, (seconds, requests, cpu, _) = everywhere("rest")
         found |= {"rest requests/s": requests / seconds, "rest etcd CPU %": cpu / seconds * 100}
-        groups[-1].submit(act, "vanish").result()
+        groups[-1].vanish()
         found["loss seen by all, s"] = everywhere("see")[1][0]
         round_of(members - 1, "second")
-    finally:
-        server.stop()
-        for group in groups:
-            group.shutdown(wait=False, cancel_futures=True)
     return found
 
 

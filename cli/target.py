@@ -186,7 +186,7 @@ def _outputs(stack: str) -> dict[str, Any]:
 def volume_of(stack: str, kubeconfig: str | None = None) -> Target | None:
     """A stack's volume, whatever trains there; None: it has none yet. Raises as targets_of."""
     outputs = _outputs(stack)
-    return _target(outputs, kubeconfig) if "namespace" in outputs else None
+    return target_from(outputs, kubeconfig) if "namespace" in outputs else None
 
 
 def targets_of(stack: str, kubeconfig: str | None = None) -> list[Target]:
@@ -196,12 +196,13 @@ def targets_of(stack: str, kubeconfig: str | None = None) -> list[Target]:
     if not runs:
         raise CommandError(f"stack {stack} has no training yet; run `trainyard up --stack {stack}` first")
     ordered = sorted(runs.items(), key=lambda item: item[1].get("rank", 0))
-    return [_target(outputs, kubeconfig, name, run["jobName"], run.get("runDirectory")) for name, run in ordered]
+    return [target_from(outputs, kubeconfig, name, run["jobName"], run.get("runDirectory")) for name, run in ordered]
 
 
-def _target(
+def target_from(
     outputs: dict[str, Any], kubeconfig: str | None, training: str = "", job: str = "", run_directory: str | None = None
 ) -> Target:
+    """A training, from the outputs of its stack."""
     commands = {name: value for name, value in outputs.items() if name.endswith("Command")}
     file = kubeconfig or outputs.get("kubeconfig")
     place = (outputs["context"], outputs["namespace"], job, outputs.get("dataFolder"))

@@ -9,7 +9,7 @@ from typing import Any
 from kubernetes import client
 
 from cli.cluster import JOB, TrainingJob, as_json, connect, workers
-from cli.target import Target
+from cli.target import Target, target_from
 from cli.training_status import TrainingStatus as Training
 from cli.training_status import look
 from faults.fault import Expected, expect, until
@@ -48,15 +48,8 @@ class Cluster:
         if self._target is None:
             told = self.stack.outputs()
             kubeconfig = told.get("kubeconfig") or self.config.cluster.kubeconfig
-            self._target = Target(
-                context=told["context"],
-                namespace=told["namespace"],
-                job=told["jobName"],
-                data_folder=told.get("dataFolder"),
-                commands={},
-                run_directory=told["runDirectory"],
-                kubeconfig=kubeconfig or self.stack.environment.get("KUBECONFIG"),
-            )
+            kubeconfig = kubeconfig or self.stack.environment.get("KUBECONFIG")
+            self._target = target_from(told, kubeconfig, "", told["jobName"], told["runDirectory"])
         return self._target
 
     def up(self, **sections: dict[str, Any]) -> None:

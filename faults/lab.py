@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from bench.trainer import setup
 from faults.fault import PERIOD, Expected, until
 from faults.journal import Journal
 from faults.network import Network
@@ -245,19 +246,8 @@ class Lab(contextlib.ExitStack):
 
 
 def make_dataset(folder: Path) -> Path:
-    """Prepare the beginning of the sample text, with a tokenizer of 500 tokens, so that a step takes milliseconds."""
-    from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
-
-    from trainer import prepare
-
-    folder.mkdir(parents=True, exist_ok=True)
-    text = prepare.SAMPLE.read_text("utf-8")
-    built = ByteLevelBPETokenizer()
-    built.train_from_iterator(iter([text[:50_000]]), 500, special_tokens=["<|endoftext|>"], show_progress=False)
-    built.save(str(folder / "tokenizer.json"))
-    (folder / "text.txt").write_text(text[:60_000], encoding="utf-8")
-    prepare.prepare([str(folder / "text.txt")], folder / "data", str(folder), fraction=0.2, shard_tokens=7_000)
-    return folder / "data"
+    """Write the beginning of the sample text, in a vocabulary of 500 tokens, so that a step takes milliseconds."""
+    return Path(setup.dataset(folder, vocabulary=500, characters=60_000))
 
 
 def etcd_command(folder: Path, url: str, peer: str = "http://127.0.0.1:2380") -> list[str]:

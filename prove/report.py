@@ -8,14 +8,13 @@ from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column
 from rich.text import Text
 
-from bench.page import describe, table
+from bench import page
 from infra.clouds import cloud_of
 from infra.config import StackConfig
 from infra.stackfiles import ROOT
@@ -23,18 +22,13 @@ from prove.engine import Result, State, Step, Verdict, now
 from trainer.plain import plain
 
 FOLDER = ROOT / "bench" / "results"
-MARKS: dict[Verdict, tuple[str, str]] = {
-    "passed": ("✓", "green"),
-    "failed": ("✗", "bold red"),
-    "cannot": ("–", "yellow"),
-    "not played": (" ", "dim"),
+SHOWN: dict[Verdict, tuple[str, str, str]] = {
+    "passed": ("passed", "✓", "green"),
+    "failed": ("FAILED", "✗", "bold red"),
+    "cannot": ("cannot be done here", "–", "yellow"),
+    "not played": ("not played", " ", "dim"),
 }
-WORDS: dict[Verdict, str] = {
-    "passed": "passed",
-    "failed": "FAILED",
-    "cannot": "cannot be done here",
-    "not played": "not played",
-}
+"""In words, as a mark, and its style."""
 
 
 class Screen:
@@ -70,9 +64,9 @@ class Screen:
 
     def end(self, step: Step, result: Result) -> None:
         self.close()
-        mark, style = MARKS[result.verdict]
+        word, mark, style = SHOWN[result.verdict]
         self.console.print(
-            Text.assemble((f"{mark} ", style), (f"{step.name:<13}", "bold"), (f"{WORDS[result.verdict]:<20}", style)),
+            Text.assemble((f"{mark} ", style), (f"{step.name:<13}", "bold"), (f"{word:<20}", style)),
             Text(f"{minutes(result.seconds):>7}  {plain(result.evidence)}"),
             soft_wrap=True,
         )
@@ -85,13 +79,14 @@ def minutes(seconds: float) -> str:
 def facts(config: StackConfig, state: State) -> dict[str, str]:
     """What was proved, on which machines, with which versions."""
     nodes, model, cloud = config.nodes, config.training.model, cloud_of(config)
+    machine = page.describe("pulumi", "pulumi-kubernetes", "kubernetes")
     found = {
         "date": state.begun,
         "commit": state.notes.get("commit", ""),
         "cluster": f"{cloud.place(config)}, Kubernetes {state.notes.get('kubernetes', 'not asked')}",
         "workers": f"{config.workers.count} of {config.workers.cpu:g} CPU, accelerators in each: {config.workers.gpus}",
         "training": f"model {model.size or model.name}, engine {config.training.engine.name}",
-        "run from": f"{describe('pulumi', 'pulumi-kubernetes', 'kubernetes')}; Pulumi {state.notes.get('pulumi', '?')}",
+        "run from": f"{machine}; Pulumi {state.notes.get('pulumi', '?')}",
         "machine's load": state.notes.get("load", ""),
     }
     if nodes:
@@ -108,40 +103,29 @@ def commit() -> str:
 
 def write(stack: str, steps: tuple[Step, ...], state: State, told: dict[str, str], folder: Path = FOLDER) -> Path:
     """Write prove-STACK.md and .json, under another name for a short run; return the path of the page."""
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"prove-{stack}-short" if state.short else f"prove-{stack}"
-    results = {step.name: asdict(state.results[step.name]) for step in steps if step.name in state.results}
-    content: dict[str, Any] = {
-        "stack": stack,
-        "short": state.short,
-        "verdict": verdict(state),
-        "ended": now(),
-        **told,
-        "usd": round(state.spent(), 2),
-        "steps": results,
-    }
-    (folder / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    path = folder / f"{name}.md"
-    path.write_text(_page(stack, steps, state, told), encoding="utf-8")
+    played = {step: state.results[step.name] for step in steps if step.name in state.results}
+    known = {"stack": stack, "short": state.short, "verdict": verdict(state), "ended": now(), **told}
+    results = {step.name: asdict(result) for step, result in played.items()}
+    content = json.dumps(known | {"usd": round(state.spent(), 2), "steps": results}, indent=2)
+    rows = [
+        (step.name, step.title, SHOWN[each.verdict][0], minutes(each.seconds), each.evidence.replace("|", "\\|"))
+        for step, each in played.items()
+    ]
+    command = f"trainyard prove --stack {stack}{' --short' if state.short else ''}"
+    path = folder / f"prove-{stack}{'-short' if state.short else ''}.md"
+    page.write(
+        path,
+        f"# Proof of stack {stack}",
+        f"`{command}`: {verdict(state)}.",
+        f"Not every step was played: {state.ended_by}." if state.ended_by else "",
+        [f"- {key}: {value}" for key, value in told.items() if value],
+        page.table(("step", "claim", "verdict", "time", "evidence"), rows),
+        "What cannot be done here is not proved: that takes a stack on a cloud.",
+    )
+    path.with_suffix(".json").write_text(content + "\n", encoding="utf-8")
     return path
 
 
 def verdict(state: State) -> str:
     found = [result.verdict for result in state.results.values()]
-    return ", ".join(f"{found.count(each)} {word.lower()}" for each, word in WORDS.items() if each in found)
-
-
-def _page(stack: str, steps: tuple[Step, ...], state: State, told: dict[str, str]) -> str:
-    options = " --short" if state.short else ""
-    lines = [f"# Proof of stack {stack}", "", f"`trainyard prove --stack {stack}{options}`: {verdict(state)}.", ""]
-    if state.ended_by:
-        lines += [f"Not every step was played: {state.ended_by}.", ""]
-    lines += [f"- {key}: {value}" for key, value in told.items() if value]
-    rows = [
-        (step.name, step.title, WORDS[result.verdict], minutes(result.seconds), result.evidence.replace("|", "\\|"))
-        for step in steps
-        if (result := state.results.get(step.name)) is not None
-    ]
-    lines += ["", *table(("step", "claim", "verdict", "time", "evidence"), rows)]
-    lines += ["", "What cannot be done here is not proved: that takes a stack on a cloud."]
-    return "\n".join(lines) + "\n"
+    return ", ".join(f"{found.count(each)} {word.lower()}" for each, (word, *_) in SHOWN.items() if each in found)

@@ -39,19 +39,19 @@ class Clock:
         self.seconds: list[float] = []
         self.cpu: list[float] = []
         self.waits: list[float] = []
-        self._waited = 0.0
 
     def begin(self) -> None:
-        self._began = time.perf_counter(), time.process_time()
+        self._began, self._waited = (time.perf_counter(), time.process_time()), 0.0
 
     def waited(self, seconds: float) -> None:
         self._waited += seconds
 
-    def end(self) -> None:
+    def step(self) -> None:
+        """End a step, and begin the next."""
         self.seconds.append(time.perf_counter() - self._began[0])
         self.cpu.append(time.process_time() - self._began[1])
         self.waits.append(self._waited)
-        self._waited = 0.0
+        self.begin()
 
 
 def batches(mode: dict[str, Any]) -> Any:
@@ -124,8 +124,7 @@ def steps(mode: dict[str, Any], net: Any, mean_loss: Callable[..., Any]) -> tupl
         adam.step()
         adam.zero_grad(set_to_none=True)
         losses.append(loss.item())  # waits for the device
-        clock.end()
-        clock.begin()
+        clock.step()
     return clock, losses
 
 
@@ -161,8 +160,7 @@ def trainer(mode: dict[str, Any]) -> tuple[Clock, list[float]]:
         def on_step_end(self, *_: Any, **__: Any) -> None:
             if mode["device"] == "cuda":
                 torch.cuda.synchronize()
-            clock.end()
-            clock.begin()
+            clock.step()
 
     settings = transformers.TrainingArguments(
         output_dir=mode["scratch"],

@@ -12,6 +12,7 @@ are trained on it: Qwen2's cutting, and SentencePiece-style BPE with byte fallba
 """
 
 import argparse
+import contextlib
 import gzip
 import importlib.metadata
 import importlib.util
@@ -27,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import psutil
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from bench import page
@@ -131,13 +133,12 @@ def prepare(path: Path, folder: Path, cores: list[int]) -> dict[str, float]:
 
 def resident(process: int) -> int:
     """Bytes of memory of a process and its children, shared pages divided among those that share them."""
-    try:
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
-    except OSError:  # it has ended
-        return 0
-    own = sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) * 1024
-    return own + sum(resident(int(child)) for child in children)
+    found = 0
+    with contextlib.suppress(psutil.Error):  # it has ended
+        own = psutil.Process(process)
+        for each in (own, *own.children(recursive=True)):
+            found += each.memory_full_info().pss
+    return found
 
 
 def peer(path: Path, folder: Path, cores: list[int]) -> dict[str, float]:

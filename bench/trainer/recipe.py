@@ -16,6 +16,7 @@ import gzip
 import json
 import math
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -188,26 +189,21 @@ def run(trials: Iterable[Trial], folder: Path, until: float) -> None:
 
 def train(trial: Trial, folder: Path) -> Result:
     """Run one to its end. Raises SystemExit if it fails."""
-    command = setup.train(trial.settings(folder))
-    metrics, large = folder / trial.name / "metrics.jsonl", trial.size == LARGE
-    spent: dict[str, float] = {}
-    shutil.rmtree(folder / trial.name, ignore_errors=True)  # what an earlier sitting has begun
-    with (folder / f"{trial.name}.log").open("w") as log:
-        alone = {} if large else {"OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(command, env=os.environ | alone, stdout=log, stderr=log)
-        while process.poll() is None:
-            time.sleep(0.1)
-            last = metrics.read_text("utf-8").splitlines()[-1:] if metrics.exists() else []
-            for line in map(json.loads, last):  # the first validation, and the last step before the last one
-                moment = {0: "began", trial.steps: "ended"}.get(line["step"])
-                if moment and moment not in spent:
-                    spent[moment] = time.monotonic() if large else setup.processor_seconds(process.pid)
-    if process.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))} ended with code {process.returncode}: {log.name}")
-    done, lines = read_json(folder / trial.name / "DONE") or {}, metrics.read_text("utf-8").splitlines()
+    run, large = folder / trial.name, trial.size == LARGE
+    shutil.rmtree(run, ignore_errors=True)  # what an earlier sitting has begun
+    spent: dict[int, float] = {}
+    """At the first line about a step: from the first validation to the last step, which comes before the last one."""
+    environment = os.environ | ({} if large else {"OMP_NUM_THREADS": "1"})
+    try:
+        for line, seconds in setup.train(trial.settings(folder), environment):
+            if told := re.match(r"step=(\d+) ", line):
+                spent.setdefault(int(told[1]), time.monotonic() if large else seconds)
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"{trial.name} ended with code {error.returncode}: {error.stdout[-3000:]}") from None
+    done, lines = read_json(run / "DONE") or {}, (run / "metrics.jsonl").read_text("utf-8").splitlines()
     figures = [line for line in map(json.loads, lines) if "tokens_per_second" in line]
     speed = statistics.median(line["tokens_per_second"] for line in figures)
-    found = Result(float(done["bits_per_byte"]), spent["ended"] - spent["began"], speed, figures[-1].get("mfu"))
+    found = Result(float(done["bits_per_byte"]), spent[trial.steps] - spent[0], speed, figures[-1].get("mfu"))
     write_json(folder / trial.name / RESULT, {"trial": asdict(trial), "result": asdict(found)})
     return found
 

@@ -2,7 +2,9 @@
 
 import argparse
 import os
+import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +50,20 @@ def accelerator(device: str) -> str:
     return f"; {torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
 
 
-def train(settings: dict[str, Any]) -> list[str]:
-    """Return the command of a training with these settings on top of QUIET."""
-    return [sys.executable, "-m", "trainer.train", *(f"{key}={value}" for key, value in (QUIET | settings).items())]
+def train(settings: dict[str, Any], environment: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+    """Run a training with these settings on top of QUIET. Yield each line that it prints, and its CPU seconds by then.
+
+    Raises CalledProcessError, with all that it printed."""
+    command = [sys.executable, "-m", "trainer.train", *(f"{key}={value}" for key, value in (QUIET | settings).items())]
+    said: list[str] = []
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        for line in process.stdout or ():
+            said.append(line)
+            yield line, processor_seconds(process.pid)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, "".join(said), "")
 
 
 def dataset(folder: Path, vocabulary: int = 50257, characters: int = 600_000) -> str:

@@ -167,16 +167,8 @@ def ours(settings: dict[str, Any], environment: dict[str, str], run: Path) -> di
         "optimizer.schedule": "constant",
         "metrics.attention_statistics": False,
     }
-    command, clock, said = setup.train(values), [0.0], []
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        for line in process.stdout or ():
-            said.append(line)
-            if re.match(r"step=\d+ .*\bloss=", line):
-                clock.append(setup.processor_seconds(process.pid))
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command, "".join(said), "")
+    printed = setup.train(values, environment)
+    clock = [0.0, *(seconds for line, seconds in printed if re.match(r"step=\d+ .*\bloss=", line))]
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     steps = [line for line in lines if "step_seconds" in line]
     return {

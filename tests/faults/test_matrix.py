@@ -27,7 +27,7 @@ from trainer.contract import EXIT_FATAL
 )
 def test_two_nodes_become_one_when_the_machine_of_rank_0_goes_without_a_word(tmp_path: Path) -> None:
     """No other test drops all packets of a machine. Here it also has the workers' store."""
-    with Lab(tmp_path / "lab", make_dataset(tmp_path)) as lab:
+    with Lab(tmp_path / "lab", make_dataset(tmp_path / "data")) as lab:
         pods = lab.start(2, tokens_per_step=128, **{"checkpoint.every_steps": 5})
         lab.step(6)
         pods.remove(first := first_host(pods))
