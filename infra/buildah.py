@@ -266,7 +266,7 @@ def run_and_show(
     tied = ["setpriv", "--pdeathsig", "TERM", *command] if shutil.which("setpriv") else command
     # A stricter umask of the user would be that of the files in the image, which pods then could not read.
     with subprocess.Popen(
-        tied, env=whole, umask=0o022, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        tied, env=whole, umask=0o022, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as process:
         threading.Thread(target=beat, daemon=True).start()
         try:

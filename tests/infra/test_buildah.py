@@ -21,6 +21,7 @@ from tests.served import served
 # Waits until the test has seen the lines that it wants.
 BUILD = """
 echo STEP 2/3: RUN install
+printf 'caf\\351\\n'
 echo "Downloaded torch"
 echo "warning: a package of this index does not give this version: the"
 until [ -e enough ]; do sleep 0.02; done
