@@ -11,7 +11,7 @@ import difflib
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 from unittest.mock import patch
@@ -182,13 +182,15 @@ def _with_variants(stacks: Iterable[str]) -> list[str]:
 
 def summary(name: str, ref: str) -> str:
     """What a stack, or a variant of one, declares now against what it declared in the commit `ref`, as Markdown: the
-    resources that are added, changed and deleted, and the cost. `pulumi preview` sees the cloud too.
+    keys of its file that differ, the resources that are added, changed and deleted, and the cost. `pulumi preview` sees
+    the cloud too.
 
     Raises:
         CommandError: git knows no such commit, or the program refuses the stack's file.
     """
     stack = VARIANTS.get(name, (name, {}))[0]
-    old, new = _at(ref, name), yaml.safe_load(snapshot(_recorded(name), name)) if stack in stacks() else {}
+    given = _given(ref, stack), stack_file_values(stack) if stack in stacks() else {}
+    old, new = _at(ref, name, given[0]), yaml.safe_load(snapshot(_recorded(name), name)) if given[1] else {}
     before, after = (side.get("resources") or {} for side in (old, new))
     rows = {
         "added": after.keys() - before.keys(),
@@ -201,28 +203,48 @@ def summary(name: str, ref: str) -> str:
         was, now = (cost.get(key, 0) for cost in costs)
         if was != now:
             lines.append(f"USD an hour {words} by list prices: {was} → {now}")
+    if all(given):  # a snapshot has neither digests nor secrets, and keys such as cluster.ttlHours change no resource
+        rows[f"other in Pulumi.{stack}.yaml:"] = {*_differing(*given)}
     # Code spans: a fork's change must not act as markup on our page.
-    titles = [f"- {what} `{title.replace('`', ' ')}`" for what, found in rows.items() for title in sorted(found)]
+    titles = [
+        f"- {what} `{' '.join(title.replace('`', ' ').split())}`"
+        for what, found in rows.items()
+        for title in sorted(found)
+    ]
     return "\n".join([*lines, "", *titles])
 
 
-def _at(ref: str, name: str) -> dict[str, Any]:
-    """What a stack declared in a commit; empty: it had no file there.
+def _given(ref: str, stack: str) -> dict[str, Any]:
+    """The values of a stack's file in a commit; empty: it had none there."""
+    try:
+        content = read_yaml(_git("show", f"{ref}:Pulumi.{stack}.yaml") or "", StackReader) or {}
+    except yaml.YAMLError as error:
+        raise CommandError(f"Pulumi.{stack}.yaml in {ref} cannot be compared: {error}", code=2) from None
+    return ours(content.get("config") or {})
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for key in old.keys() | new.keys():
+        sides = old.get(key), new.get(key)
+        if all(isinstance(side, Mapping) for side in sides):
+            yield from _differing(*sides, f"{path}{key}.")  # pyrefly: ignore[bad-argument-type]
+        elif sides[0] != sides[1]:
+            yield f"{path}{key}"
+
+
+def _at(ref: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a stack declared in a commit, where its file gave these values; empty: it had none there.
 
     The commit's reviewed snapshot tells; where it has none, as of one's own stacks, this program records that file.
     """
-    stack = VARIANTS.get(name, (name, {}))[0]
-    file = _git("show", f"{ref}:Pulumi.{stack}.yaml")
-    if file is None:
-        return {}
     text = _git("show", f"{ref}:{(FOLDER / f'{name}.yaml').relative_to(ROOT)}")
-    if text is None:
+    if text is None and given:
         try:
-            config = (read_yaml(file, StackReader) or {}).get("config") or {}
-            text = snapshot(_recorded(name, ours(config)), name)
-        except (yaml.YAMLError, CommandError) as error:
+            text = snapshot(_recorded(name, given), name)
+        except CommandError as error:
+            stack = VARIANTS.get(name, (name, {}))[0]
             raise CommandError(f"Pulumi.{stack}.yaml in {ref} cannot be compared: {error}", code=2) from None
-    return yaml.safe_load(text)
+    return yaml.safe_load(text) if text and given else {}
 
 
 def _since(ref: str, names: list[str]) -> list[str]:

@@ -116,10 +116,16 @@ def copied(file: Path) -> None:
     [
         ("gcp-smoke", lambda _: None, "0 added, 0 deleted, 0 changed"),
         ("mine", edited("memoryGib: 2", "memoryGib: 3"), "changed `kubernetes:batch/v1:Job training"),
+        (
+            "mine",
+            edited("config:", "config:\n  trainyard:secrets: {wandbApiKey: b}"),
+            "other in Pulumi.mine.yaml: `secrets`",
+        ),
+        ("gcp-smoke", edited("ttlHours: ", "ttlHours: 1"), "other in Pulumi.gcp-smoke.yaml: `cluster.ttlHours`"),
         ("new", copied, "added `kubernetes:batch/v1:Job training"),
         ("gcp-smoke", Path.unlink, "deleted `gcp:container/cluster:Cluster"),
     ],
-    ids=["nothing", "edited", "new", "removed"],
+    ids=["nothing", "edited", "secret", "no resource", "new", "removed"],
 )
 def test_what_the_stacks_declare_is_compared_with_a_commit_whether_snapshots_follow_or_not(
     stack: str, edit: Edit, said: str, repository: Path, capsys: pytest.CaptureFixture[str]
@@ -149,4 +155,4 @@ def test_a_file_that_no_longer_passes_is_named_with_its_commit(
 def test_a_name_from_a_fork_is_no_markup(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = {"resources": {"x:y:Z a` <img src=x> [b](c)": {}}}
     monkeypatch.setattr(snapshot, "_at", lambda *_: named)
-    assert "- deleted `x:y:Z a  <img src=x> [b](c)`" in snapshot.summary("mine", "HEAD")
+    assert "- deleted `x:y:Z a <img src=x> [b](c)`" in snapshot.summary("mine", "HEAD")
