@@ -9,7 +9,8 @@ from infra.clouds import cloud_of
 from infra.config import ConfigError
 from infra.image import TRAINER, ContainerImage
 from infra.parse import parse
-from infra.settings import refuse_placeholders, stack_values, tell_plan, warn_of_tokens
+from infra.settings import refuse_placeholders, stack_values, warn_of_tokens
+from infra.trainings import plan
 from workloads.dataset import prepare_datasets
 from workloads.gpu_check import GpuCheck
 from workloads.layout import ONLY_VOLUME
@@ -29,7 +30,8 @@ try:
     if __name__ == "__main__":  # under Pulumi; a recording (review/recording.py) builds nothing
         refuse_placeholders(config, stack)
         warn_of_tokens(values, stack)
-        tell_plan(config)
+        for line in plan(config):
+            pulumi.info(line)
     built = hold(config, stack)
     cluster = cloud_of(config).cluster(config, stack)
 except ConfigError as error:

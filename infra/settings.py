@@ -12,7 +12,6 @@ from pulumi.runtime.config import CONFIG, is_config_secret
 from infra.clouds import cloud_of
 from infra.config import ConfigError, StackConfig
 from infra.stackfiles import PROJECT, ours, plain_tokens, stack_file_values
-from infra.trainings import plan
 from trainer.config.values import as_typed
 
 
@@ -49,9 +48,3 @@ def refuse_placeholders(config: StackConfig, stack: str) -> None:
         raise ConfigError(stack, found)
     for line in found:
         pulumi.log.warn(f"{line}; `pulumi up` refuses it")
-
-
-def tell_plan(config: StackConfig) -> None:
-    """Say what several trainings do with the stack's nodes and data."""
-    for line in plan(config):
-        pulumi.info(line)

@@ -14,6 +14,7 @@ from infra import settings as pulumi_values
 from infra.clouds import CLOUDS
 from infra.config import ConfigError, DatasetConfig, shared_sections
 from infra.parse import parse
+from tests.infra.recorded import changed
 
 MINIMAL: dict[str, Any] = {"cluster": {"context": "somewhere"}}
 
@@ -112,6 +113,36 @@ def test_each_rule_says_what_is_wrong_and_what_is_allowed(sections: dict[str, An
     found = problems(**sections)
     assert len(found) == 1
     assert found[0].startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("stack", "sections", "expected"),
+    [
+        ("gcp-a100", {"gke": {"project": "My Project"}}, "gke.project: 'My Project' is not a project id; `gcloud proj"),
+        ("gcp-a100", {"gke": None}, "gke: missing; a cluster of kind gke needs gke.project, gke.zone"),
+        ("gcp-a100", {"nodes": None}, "nodes: missing; a cluster of kind gke needs nodes.machineType"),
+        ("gcp-a100", {"storage": {"kind": "hostPath"}}, "storage.kind: 'hostPath' is not known; allowed: 'nfs', 'fi"),
+        ("local", {"gke": {"project": "my-project", "zone": "us-central1-a"}}, "gke: only used with clusters that the"),
+        ("local", {"nodes": {"machineType": "a2-highgpu-8g"}}, "nodes: only used with clusters that the stack makes"),
+        ("aws-g4dn", {"eks": {"region": "us-west-2b"}}, "eks.region: 'us-west-2b' is not a region; give one such as"),
+        ("aws-g4dn", {"eks": {"zones": ["us-east-2a"]}}, "eks.zones.0: 'us-east-2a' is not a zone id; give one such"),
+        (
+            "aws-g4dn",
+            {"eks": {"apiAllowedCidrs": ["198.51.100.7/24"]}},
+            "eks.apiAllowedCidrs.0: '198.51.100.7/24'",
+        ),
+        ("aws-g4dn", {"eks": {"viewers": ["ci"]}}, "eks.viewers.0: 'ci' is not an IAM role or user; give its ARN"),
+        ("aws-g4dn", {"eks": {"version": "1.29"}}, "eks.version: '1.29' is not known; allowed: '1.35', '1.36'"),
+        ("aws-g4dn", {"nodes": {"diskType": "pd-ssd"}}, "nodes.diskType: unknown key; allowed: machineType, "),
+        ("aws-g4dn", {"storage": {"kind": "nfs"}}, "storage.kind: 'nfs' is not known; allowed: 'efs'"),
+    ],
+)
+def test_a_kind_of_cluster_has_its_own_keys(
+    stack: str, sections: dict[str, dict[str, Any] | None], expected: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(changed(stack, **sections), stack)
+    assert any(line.startswith(expected) for line in caught.value.lines), caught.value.lines
 
 
 def test_figures_that_stay_on_the_volume_need_no_key() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import get_args
 
 import moto
 import pulumi
 import pytest
 
 from infra.clouds import CLOUDS
-from infra.eks.machines import machines, regions
+from infra.eks.keys import EksConfig, versions
+from infra.eks.machines import default_zones, machines, regions
 from infra.facts import load
+from infra.parse import parse
 from infra.stackfiles import ROOT
 from review.recording import Recording, record
 from tests.infra.eks import refuse
@@ -103,3 +106,16 @@ def test_the_home_zones_of_every_region_take_a_control_plane_and_every_system_ma
         assert len(table.home) == 2, region
         assert not set(table.home) & set(load(ROOT / "infra/eks/zones.yaml")["no_control_plane"])
         assert all(table.offers(name, zone) for name, each in machines().items() if each.system for zone in table.home)
+
+
+def test_zones_are_the_first_of_the_region_with_such_machines_when_none_is_named() -> None:
+    config = parse(changed(STACK, eks={"region": "us-west-2", "zones": []}), STACK)
+    assert config.section(EksConfig).zones == ("usw2-az1", "usw2-az2", "usw2-az3"), "usw2-az4 has no g4dn"
+    for region in regions():
+        assert 1 <= len(default_zones(region, "g4dn.xlarge")) <= 4
+
+
+def test_every_version_has_its_autoscaler() -> None:
+    images = {version: facts["autoscaler"] for version, facts in versions().items()}
+    assert set(get_args(EksConfig.model_fields["version"].annotation)) == images.keys()
+    assert all(f":v{version}." in image and "@sha256:" in image for version, image in images.items())

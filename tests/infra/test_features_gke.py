@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from infra.features import Trace, features_of
+from infra.features import features_of
 from infra.gke.services import apis, used
 from infra.parse import parse
 from review.recording import Recorded, Recording
@@ -17,23 +15,6 @@ POOL, CLUSTER, SERVICE = (
     "gcp:container/cluster:Cluster",
     "gcp:projects/service:Service",
 )
-
-
-@pytest.mark.parametrize(
-    ("where", "inputs", "matches"),
-    [
-        ({}, {}, True),
-        ({"nodeConfig.spot": True}, {"nodeConfig": {"spot": True}}, True),
-        ({"nodeConfig.spot": True}, {"nodeConfig": {"spot": False}}, False),
-        ({"a.b": ["x", "y"]}, {"a": [{"b": "z"}, {"b": "y"}]}, True),
-        ({"image": "*-docker.pkg.dev/*"}, {"image": "r-docker.pkg.dev/p/i"}, True),
-        ({"image": "*"}, {"image": ""}, False),
-        ({"image": "*", "other": "*"}, {"image": "x"}, False),
-    ],
-)
-def test_a_feature_shows_in_the_inputs_of_a_resource(where: dict[str, Any], inputs: Any, matches: bool) -> None:
-    assert Trace(type="gcp:container/*", where=where).matches(POOL, inputs) is matches
-    assert not Trace(type="gcp:compute/*", where=where).matches(POOL, inputs)
 
 
 def not_met(stack: Recording) -> list[str]:

@@ -1,4 +1,4 @@
-"""Every rule about a cluster on Google Cloud, with one configuration that breaks it and what is said then."""
+"""Machines, volumes and several problems of a cluster on Google Cloud."""
 
 from __future__ import annotations
 
@@ -17,42 +17,6 @@ def problems(stack: str, **sections: dict[str, Any] | None) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parse(changed(stack, **sections), stack)
     return [*caught.value.lines]
-
-
-@pytest.mark.parametrize(
-    ("stack", "sections", "expected"),
-    [
-        (
-            "gcp-a100",
-            {"gke": {"project": "My Project"}},
-            "gke.project: 'My Project' is not a project id; `gcloud projects list` shows yours",
-        ),
-        ("gcp-a100", {"gke": None}, "gke: missing; a cluster of kind gke needs gke.project, gke.zone"),
-        ("gcp-a100", {"nodes": None}, "nodes: missing; a cluster of kind gke needs nodes.machineType"),
-        (
-            "gcp-a100",
-            {"storage": {"kind": "hostPath"}},
-            "storage.kind: 'hostPath' is not known; allowed: 'nfs', 'filestore'",
-        ),
-    ],
-)
-def test_each_rule_says_what_is_wrong_and_what_is_allowed(
-    stack: str, sections: dict[str, dict[str, Any] | None], expected: str
-) -> None:
-    found = problems(stack, **sections)
-    assert [problem for problem in found if problem.startswith(expected)], found
-
-
-@pytest.mark.parametrize(
-    ("sections", "expected"),
-    [
-        ({"gke": {"project": "my-project", "zone": "us-central1-a"}}, "gke: only used with clusters that the stack"),
-        ({"nodes": {"machineType": "a2-highgpu-8g"}}, "nodes: only used with clusters that the stack makes"),
-    ],
-)
-def test_an_existing_cluster_refuses_what_only_a_new_one_has(sections: dict[str, Any], expected: str) -> None:
-    found = problems("local", **sections)
-    assert [problem for problem in found if problem.startswith(expected)], found
 
 
 def test_the_rules_stop_the_program_before_anything_is_made() -> None:

@@ -154,16 +154,6 @@ def test_docker_hub_has_the_image_under_a_name_of_one_word() -> None:
             on_kind(registry=registry)
 
 
-@pytest.mark.parametrize("registry", ["localhost:5001", "127.0.0.1:5000/x", "a.localhost:5000"])
-def test_registries_of_this_machine(registry: str) -> None:
-    assert buildx.is_loopback(registry)
-
-
-@pytest.mark.parametrize("registry", ["ghcr.io/you", "10.0.0.7:5000", "localhost.example.org"])
-def test_registries_of_others(registry: str) -> None:
-    assert not buildx.is_loopback(registry)
-
-
 @pytest.fixture
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put programs on PATH that record their arguments; return the file with the records."""
