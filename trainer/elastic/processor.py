@@ -78,10 +78,16 @@ def own_compile_cache() -> None:
     if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
         return
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(os.path.abspath(base), "trainyard", "compiled")
+    folder = Path(base, "trainyard", "compiled").resolve()
+    trusted = {os.getuid(), 0, os.stat("/").st_uid}  # in a user namespace root has another number
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owned = [each.stat() for each in (folder, *folder.parents)]
+        # Whoever owns a folder above, or may write in it without a sticky bit, can put another in this one's place.
+        own = all(each.st_uid in trusted and each.st_mode & 0o1002 != 0o002 for each in owned)
     except OSError:  # no home, or a read-only one
+        own = False
+    if not own:
         folder = Path(tempfile.mkdtemp(prefix="trainyard-compiled-"))
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
 

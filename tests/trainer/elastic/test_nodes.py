@@ -140,12 +140,15 @@ def test_compiled_programs_are_kept_in_a_folder_of_this_user_alone(
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    for home in (str(tmp_path / "home"), "/dev/null"):
+    (tmp_path / "anybody").mkdir()
+    (tmp_path / "anybody").chmod(0o777)
+    for home in (str(tmp_path / "home"), "/dev/null", str(tmp_path / "anybody")):
         monkeypatch.setenv("HOME", home)
         monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
         processor.own_compile_cache()
         found = Path(cache_dir_utils.cache_dir())
         assert found.is_relative_to(tmp_path)
+        assert not found.is_relative_to(tmp_path / "anybody"), "another account could replace it"
         assert found.stat().st_mode & 0o777 == 0o700
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/inductor")
     processor.own_compile_cache()
