@@ -45,15 +45,17 @@ def forbidden(error: PermissionError) -> UserError:
 def usage(main: Callable[P, int]) -> Callable[P, int]:
     """Make a command report a UserError in one line and return EXIT_USAGE, or EXIT_RESTART where a retry may help.
 
-    The same for a file that it may not read or write.
+    The same for a file that it may not read or write, and for a tokenizer whose library gives up.
     """
 
     @functools.wraps(main)
     def told(*given: P.args, **named: P.kwargs) -> int:
         try:
             return main(*given, **named)
-        except (UserError, PermissionError) as error:
-            said = forbidden(error) if isinstance(error, PermissionError) else error
+        except BaseException as error:
+            said = forbidden(error) if isinstance(error, PermissionError) else panic(error, "any text") or error
+            if not isinstance(said, UserError):
+                raise
             print(plain(_for_stack(str(said))), file=sys.stderr)
             return EXIT_RESTART if isinstance(error, Passing) else EXIT_USAGE
 

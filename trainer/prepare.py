@@ -42,7 +42,7 @@ from trainer.data.tokenizer import (
     load_tokenizer,
     train,
 )
-from trainer.errors import UserError, one_line, panic, usage
+from trainer.errors import UserError, one_line, usage
 from trainer.files import fsync, read_json, write_atomic, write_json
 from trainer.log import event
 
@@ -113,10 +113,6 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; run the same command again: it goes on where it stopped", file=sys.stderr)
         return 130
-    except BaseException as error:
-        if (told := panic(error, "any text")) is not None:
-            raise told from None
-        raise
     return 0
 
 

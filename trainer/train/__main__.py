@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from trainer import log, tasks
 from trainer.config.schema import Config, load, run_directory, with_steps
 from trainer.contract import EXIT_BROKEN, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED
-from trainer.errors import BrokenNode, Retry, Stopped, TrainingError, UserError, forbidden
+from trainer.errors import BrokenNode, Retry, Stopped, TrainingError, UserError, forbidden, panic
 from trainer.files import write_json
 
 if TYPE_CHECKING:
@@ -41,6 +41,11 @@ def main(arguments: list[str]) -> int:
     except BrokenNode as error:
         report_failure(str(error), EXIT_BROKEN)
         return EXIT_BROKEN
+    except BaseException as error:
+        if (told := panic(error, "the data")) is None:
+            raise
+        report_failure(str(told), EXIT_FATAL)
+        return EXIT_FATAL
     return EXIT_DONE
 
 

@@ -18,9 +18,10 @@ import torch.distributed as dist
 from tests.trainer import toy
 from tests.trainer.processes import Workers, run_worker
 from trainer.config.schema import Config
-from trainer.contract import DEVICE
+from trainer.contract import DEVICE, EXIT_FATAL
 from trainer.errors import BrokenNode, Retry, TrainingError, UserError
 from trainer.tasks.work import Work
+from trainer.train import __main__ as worker
 from trainer.train import failures
 from trainer.train.__main__ import build, train
 from trainer.train.metrics import machine
@@ -97,6 +98,21 @@ def test_workers_that_see_different_data_are_refused_before_the_first_step(tmp_p
         task = SimpleNamespace(build=lambda *_: made)
         with pytest.raises(UserError, match="the workers see different data") if data == "b" else nullcontext():
             assert build(cast(Any, task), toy.configuration(), tmp_path, cast(Any, others)) is made
+
+
+class PanicException(BaseException):
+    """As pyo3 raises it where Rust gives up."""
+
+
+def test_a_tokenizer_whose_library_panics_is_no_reason_for_another_round(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def panics(*_: object) -> None:
+        raise PanicException("Onig(retry-limit-in-match over)")
+
+    monkeypatch.setattr(worker, "train", panics)
+    assert worker.main([f"run.directory={tmp_path}", f"data.directory={tmp_path}"]) == EXIT_FATAL
+    assert capsys.readouterr().err.startswith("--tokenizer: cannot encode the data (Onig(")
 
 
 def test_where_one_window_is_too_much_what_takes_less_memory_is_named(tmp_path: Path) -> None:
