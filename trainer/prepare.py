@@ -100,7 +100,6 @@ def main(arguments: list[str] | None = None) -> int:
         "--validation-fraction", dest="fraction", type=float, default=0.05, help="part of the text that is held out"
     )
     parser.add_argument("--seed", type=int, default=0, help="chooses the documents that are held out")
-    parser.add_argument("--shard-tokens", type=int, default=100_000_000, help="most tokens in one shard file")
     parser.add_argument("--workers", type=int, default=0, help="processes; default: the CPUs and memory allow")
     options = parser.parse_args(arguments)
     try:
@@ -121,7 +120,6 @@ def prepare(
     output: Path,
     tokenizer_spec: str,
     fraction: float,
-    shard_tokens: int,
     documents: str = "file",
     text_field: str = "text",
     seed: int = 0,
@@ -131,8 +129,6 @@ def prepare(
     """Write the dataset, continue an interrupted preparation, or find the dataset complete."""
     if not 0 < fraction < 1:
         raise UserError(f"--validation-fraction {fraction}: give a number between 0 and 1, such as 0.05")
-    if shard_tokens < 1:
-        raise UserError(f"--shard-tokens {shard_tokens}: give a positive number")
     if workers < 0:
         raise UserError(f"--workers {workers}: give a positive number, or 0 for as many as there are CPUs")
     words = words_to_train(tokenizer_spec)
@@ -146,9 +142,7 @@ def prepare(
     sources = find(inputs)
     # With too few files to hold out whole ones, passages are held out.
     texts = all(source.kind == "text" for source in sources) and documents == "file"
-    recipe = Recipe(
-        documents, text_field, fraction, seed, shard_tokens, by_document=not texts or len(sources) >= 2 / fraction
-    )
+    recipe = Recipe(documents, text_field, fraction, seed, by_document=not texts or len(sources) >= 2 / fraction)
     identity = _identity(recipe, sources, tokenizer_spec)
     if words:
         tokenizer, folder = _trained_before(output, identity), None

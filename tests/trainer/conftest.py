@@ -23,6 +23,7 @@ from tests.ports import free_port
 from tests.trainer import processes
 from tests.trainer.processes import PRELOAD, ROOT, Launcher, Workers, run_worker, start_round
 from trainer import log, prepare
+from trainer.data import shards
 from trainer.record import INCIDENTS
 
 # No deadlines: timings say nothing on cores that other tests share.
@@ -77,7 +78,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
     folder = tmp_path_factory.mktemp("dataset")
     text = folder / "text.txt"
     text.write_text(prepare.SAMPLE.read_text("utf-8")[:60_000], encoding="utf-8")
-    prepare.prepare([str(text)], folder / "data", str(tokenizer), fraction=0.2, shard_tokens=7_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "SHARD_TOKENS", 7_000)
+        prepare.prepare([str(text)], folder / "data", str(tokenizer), fraction=0.2)
     return folder / "data"
 
 

@@ -29,6 +29,8 @@ from trainer.errors import panic
 from trainer.files import fsync, read_json, sha256, write_json
 
 SPLITS = ("train", "validation")
+SHARD_TOKENS = 100_000_000
+"""Most tokens in one file, which a large compressed source would make of many gigabytes."""
 GROUP_CHARACTERS, GROUP_UNITS = 1 << 20, 512
 """Text encoded in one call."""
 Part = dict[str, Any]
@@ -47,7 +49,6 @@ class Recipe:
     text_field: str
     fraction: float
     seed: int
-    shard_tokens: int
     by_document: bool
     """Whether whole documents are held out; otherwise passages, when there are only a few whole files."""
 
@@ -233,7 +234,7 @@ class _Shards:
             self.counts["unlearned"] += 1  # its answer is the first token, which none before it predicts
             return
         shard = self._open.get(split)
-        if shard is not None and shard.bytes + len(ids) > self._settings.recipe.shard_tokens * self._width:
+        if shard is not None and shard.bytes + len(ids) > SHARD_TOKENS * self._width:
             self._close(split)
             shard = None
         if ids:

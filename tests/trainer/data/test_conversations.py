@@ -150,7 +150,7 @@ def test_records_that_teach_nothing_are_counted_and_refused_where_all_are_such(
         path, [row for number in range(40) for row in ([empty, rows[number]] if number % 8 == 0 else [rows[number]])]
     )
     arguments = ["--input", str(path), "--output", str(out), "--tokenizer", str(tokenizer), *options]
-    arguments += ["--shard-tokens", "300", "--workers", "1"]
+    arguments += ["--workers", "1"]
     assert prepare.main(arguments) == 0
     assert "unlearned=5 " in capsys.readouterr().out
     index = json.loads((out / "index.json").read_text())

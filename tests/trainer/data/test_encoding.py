@@ -290,7 +290,7 @@ def test_one_difference_begins_the_dataset_again_with_tokenizers_and_names_the_d
     source = tmp_path / "texts.jsonl"
     lines = [{"text": f"Ray {number} of light {'fault' if number == at else ''}."} for number in range(100)]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    options = (str(tokenizer), 0.2, 300)
+    options = (str(tokenizer), 0.2)
     prepare.prepare([str(source)], tmp_path / "right", *options)
     monkeypatch.setattr(encoding, "load_hf_json", _Wrong)
     monkeypatch.setattr(encoding, "SAMPLED", 40)
@@ -312,7 +312,7 @@ def test_what_gigatoken_encodes_wrongly_is_not_given_to_it_after_an_interruption
     for name, first in (("a", "fault"), ("b", "light")):
         lines = [{"text": f"Ray {number} of {first if number == 0 else 'fault'}."} for number in range(30)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    options = ([str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")], tmp_path / "data", str(tokenizer), 0.2, 300)
+    options = ([str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")], tmp_path / "data", str(tokenizer), 0.2)
     monkeypatch.setattr(documents, "PIECE_BYTES", 900)  # each file is a piece
     monkeypatch.setattr(encoding, "load_hf_json", _Wrong)
     made = shards.Writer.write
@@ -350,7 +350,7 @@ def test_a_file_has_the_tokens_of_its_whole_text_though_it_is_encoded_in_passage
         assert len(text) > 2 * PASSAGE
         (tmp_path / f"{number}.txt").write_text(text)
         expected.append([*tokenizer.encode(text).ids, tokenizer.token_to_id("</s>")])
-    prepare.prepare([str(tmp_path / "*.txt")], tmp_path / "data", str(words), fraction=0.5, shard_tokens=10**6)
+    prepare.prepare([str(tmp_path / "*.txt")], tmp_path / "data", str(words), fraction=0.5)
     dataset = open_dataset(str(tmp_path / "data"))
     found = [part.read(0, len(part)).tolist() for part in (dataset.train, dataset.validation)]
     assert list(chain(*found)) in [list(chain(*order)) for order in permutations(expected)]

@@ -95,9 +95,12 @@ def test_no_text_is_lost_and_none_is_in_both_splits(text: Path, tmp_path: Path, 
     assert 0.02 < len(held_out) / len(source) < 0.15
 
 
-def test_shards_are_cut_to_size_and_the_index_counts_them(text: Path, tmp_path: Path, tokenizer: Path) -> None:
-    assert run("--input", text, "--output", tmp_path / "a", "--tokenizer", tokenizer, "--shard-tokens", "6000") == 0
+def test_shards_are_cut_to_size_and_the_index_counts_them(
+    text: Path, tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run("--input", text, "--output", tmp_path / "b", "--tokenizer", tokenizer) == 0
+    monkeypatch.setattr(shards, "SHARD_TOKENS", 6000)
+    assert run("--input", text, "--output", tmp_path / "a", "--tokenizer", tokenizer) == 0
     sizes = [path.stat().st_size for path in sorted((tmp_path / "a").glob("train-*.bin"))]
     assert max(sizes) <= 12_000
     assert len(sizes) > 5
@@ -162,7 +165,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def in_pieces(pieces: list[str], tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Prepare these files in many pieces of work."""
     monkeypatch.setattr(documents, "PIECE_BYTES", 20_000)
-    options = ("--input", *pieces, "--tokenizer", tokenizer, "--shard-tokens", "4000")
+    options = ("--input", *pieces, "--tokenizer", tokenizer)
     return lambda output, workers=1: run(*options, "--output", output, "--workers", str(workers))
 
 

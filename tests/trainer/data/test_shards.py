@@ -61,7 +61,7 @@ def test_who_reads_the_former_shards_goes_on_reading_them(text: Path, tmp_path: 
 def test_little_text_has_something_held_out_whatever_the_seed(group: int) -> None:
     """Ten passages of a file, or ten files, where one in twenty is held out."""
     for seed in range(50):
-        recipe = shards.Recipe("file", "text", 0.05, seed, 1000, by_document=group < 0)
+        recipe = shards.Recipe("file", "text", 0.05, seed, by_document=group < 0)
         assert any(shards.held_out(recipe, group, number) for number in range(10))
 
 

@@ -52,7 +52,7 @@ def text(tmp_path: Path) -> Path:
 def test_special_tokens_and_chat_template_come_with_the_dataset_and_the_model(
     folder: Path, text: Path, tmp_path: Path
 ) -> None:
-    prepare.prepare([str(text)], tmp_path / "data", str(folder), fraction=0.2, shard_tokens=10**6)
+    prepare.prepare([str(text)], tmp_path / "data", str(folder), fraction=0.2)
     dataset = open_dataset(str(tmp_path / "data"))
     assert (dataset.vocabulary, dataset.end_of_text) == (502, 501)
     assert 501 in dataset.train.read(0, len(dataset.train))
@@ -67,7 +67,7 @@ def test_another_chat_template_or_end_of_text_makes_another_dataset(
     folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def state() -> str:
-        prepare.prepare([str(text)], tmp_path / "data", str(folder), fraction=0.2, shard_tokens=10**6)
+        prepare.prepare([str(text)], tmp_path / "data", str(folder), fraction=0.2)
         return capsys.readouterr().out.split("state=")[1].split()[0]
 
     assert [state(), state()] == ["written", "found"]
@@ -126,7 +126,7 @@ def test_a_tokenizer_that_begins_each_text_with_a_word_begins_each_document_with
     source.write_text("".join(json.dumps({"text": f"Ray {number} of light."}) + "\n" for number in range(40)))
 
     def prepared() -> list[list[int]]:
-        prepare.prepare([str(source)], tmp_path / "data", str(folder), fraction=0.2, shard_tokens=10**6)
+        prepare.prepare([str(source)], tmp_path / "data", str(folder), fraction=0.2)
         train = open_dataset(str(tmp_path / "data")).train
         ids = train.read(0, len(train)).tolist()
         ends = [place + 1 for place, each in enumerate(ids) if each == 501]
@@ -150,10 +150,10 @@ def test_a_tokenizer_that_begins_each_text_with_a_word_begins_each_document_with
 def test_a_tokenizer_that_is_lost_comes_back(folder: Path, text: Path, tmp_path: Path, spec: str) -> None:
     spec = str(folder) if spec == "folder" else spec
     file = tmp_path / "data" / "tokenizer.json"
-    prepare.prepare([str(text)], file.parent, spec, fraction=0.2, shard_tokens=10**6)
+    prepare.prepare([str(text)], file.parent, spec, fraction=0.2)
     before = file.read_bytes()
     file.unlink()
-    prepare.prepare([str(text)], file.parent, spec, fraction=0.2, shard_tokens=10**6)
+    prepare.prepare([str(text)], file.parent, spec, fraction=0.2)
     assert file.read_bytes() == before
 
 
@@ -165,7 +165,7 @@ def test_more_than_65536_words_take_four_bytes_each(tokenizer: Path, tmp_path: P
     large.save(str(tmp_path / "tokenizer.json"))
     text = tmp_path / "text.txt"
     text.write_text("Light <word> and rays.\n\n" * 600)
-    prepare.prepare([str(text)], tmp_path / "data", str(tmp_path), fraction=0.3, shard_tokens=10**6)
+    prepare.prepare([str(text)], tmp_path / "data", str(tmp_path), fraction=0.3)
     dataset = open_dataset(str(tmp_path / "data"))
     ids = dataset.train.read(0, len(dataset.train))
     assert ids.dtype == np.uint32
@@ -196,7 +196,7 @@ def test_a_tokenizer_of_the_old_format_is_built_by_its_class_as_transformers_bui
     described = {"tokenizer_class": kind.split()[0], "eos_token": "<|im_end|>", **OLD[kind]}
     (folder / "tokenizer_config.json").write_text(json.dumps(described))
     theirs: Any = AutoTokenizer.from_pretrained(folder)
-    prepare.prepare([str(text)], tmp_path / "data", str(folder), fraction=0.2, shard_tokens=10**6)
+    prepare.prepare([str(text)], tmp_path / "data", str(folder), fraction=0.2)
     ours = Tokenizer.from_file(str(tmp_path / "data" / "tokenizer.json"))
     expected = theirs(ASKED, add_special_tokens=False)["input_ids"]
     assert ours.encode(ASKED, add_special_tokens=False).ids == expected
@@ -205,7 +205,7 @@ def test_a_tokenizer_of_the_old_format_is_built_by_its_class_as_transformers_bui
     for name in ("tokenizer_config.json", "added_tokens.json"):
         (folder / name).unlink()
     with pytest.raises(UserError, match="do not say how text is cut into words; give a folder with"):
-        prepare.prepare([str(text)], tmp_path / "other", str(folder), fraction=0.2, shard_tokens=10**6)
+        prepare.prepare([str(text)], tmp_path / "other", str(folder), fraction=0.2)
 
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "4" * 64 + "\nsize 1048576\n"
@@ -254,7 +254,7 @@ def test_what_transformers_makes_of_a_tokenizer_json_is_what_reads_the_data(
     if change.endswith(".json"):
         (folder / "added_tokens.json").write_text(json.dumps({"<|x|>": bpe(prepended()).get_vocab_size()}))
     theirs: Any = AutoTokenizer.from_pretrained(folder)
-    prepare.prepare([str(text)], tmp_path / "data", str(folder), fraction=0.2, shard_tokens=10**6)
+    prepare.prepare([str(text)], tmp_path / "data", str(folder), fraction=0.2)
     ours = Tokenizer.from_file(str(tmp_path / "data" / "tokenizer.json"))
     for given in ("the a</s>the b <|im_start|>the", "[the] a <|x|>the"):
         assert ours.encode(given).ids == theirs(given)["input_ids"]
@@ -276,7 +276,7 @@ def test_a_model_needs_rows_for_the_tokens_of_the_data_alone(
         lines[7] = {"text": "A <picture>."}
     source = tmp_path / "data.jsonl"
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    prepare.prepare([str(source)], tmp_path / "data", str(folder), 0.2, 10**6)
+    prepare.prepare([str(source)], tmp_path / "data", str(folder), 0.2)
     dataset = open_dataset(str(tmp_path / "data"))
     assert dataset.vocabulary == 503
     net = GPT2LMHeadModel(GPT2Config(vocab_size=502, n_positions=64, n_embd=16, n_layer=1, n_head=1))

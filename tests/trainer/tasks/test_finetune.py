@@ -50,7 +50,7 @@ def talks(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
         lines.append({"messages": messages * (1 + number % 2)})
     path = folder / "talks.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    prepare.prepare([str(path)], folder / "data", str(tokenizer), 0.2, 100_000, documents="conversations")
+    prepare.prepare([str(path)], folder / "data", str(tokenizer), 0.2, documents="conversations")
     return folder / "data"
 
 
@@ -151,7 +151,7 @@ def test_all_tokens_that_close_answers_are_named_special_or_not(tokenizer: Path,
     path.write_text("".join(json.dumps({"messages": line}) + "\n" for line in lines * 20))
     data = tmp_path / "data"
     prepare.prepare(
-        [str(path)], data, str(tmp_path), 0.2, 10_000, documents="conversations", chat_template=tmp_path / "t.jinja"
+        [str(path)], data, str(tmp_path), 0.2, documents="conversations", chat_template=tmp_path / "t.jinja"
     )
     packed = pack(open_dataset(str(data), conversations=True).train, 128, "training")
     net = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=2))
