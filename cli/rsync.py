@@ -67,7 +67,7 @@ def send(pod: Pod, source: Path, folder: str, bar: Bar, follow_links: bool = Fal
     # An absolute path is none of another host, whatever its name.
     options = (*filters, f"{source.absolute()}{'/' if source.is_dir() else ''}", f"{HOST}:{folder}/")
     copied = _copy(pod, options, bar)
-    if _copy(pod, ("--dry-run", *options), bar).files:
+    if copied.files and _copy(pod, ("--dry-run", *options), bar).files:
         raise CommandError(f"{source}: changed while it was sent; run the same command again")
     return copied
 

@@ -121,7 +121,9 @@ def trained(pod: Pod, folder: str) -> Run:
 
 def run_of(told: dict[str, Any], used: Mapping[str, str]) -> Run:
     """A run, of what the pod tells."""
-    status, done, name = told["status"], told.get("done", {}), plain(told["run"])
+    records = (told.get(kind) or {} for kind in ("status", "done"))
+    status, done = ({key: value for key, value in each.items() if value is not None} for each in records)
+    name = plain(told["run"])
     age = max(0.0, told["now"] - status["updated"]) if "updated" in status else None
     return Run(
         name,

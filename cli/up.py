@@ -20,7 +20,6 @@ from cli.target import (
     exported,
     is_local,
     run,
-    target_of,
     volume_of,
 )
 from infra.stackfiles import NODE_CONTEXT, ROOT, stack_file_values
@@ -108,10 +107,15 @@ def _upload(uploads: Mapping[str, str], stack: str, yes: bool, local: bool, foll
         for source, folder in uploads.items():
             send(source, stack, folder, follow_links=follow_links)
     except ContextError as error:
-        volume = volume_of(stack)
-        get = volume.commands.get("credentialsCommand") if volume else None
-        raise CommandError(f"{f'run {get}' if get else error}; then the same command again") from None
+        raise CommandError(f"{_access(stack, error)}; then the same command again") from None
     return 0
+
+
+def _access(stack: str, error: CommandError) -> str:
+    """What gives this machine the context of a stack's cluster."""
+    volume = volume_of(stack)
+    get = volume.commands.get("credentialsCommand") if volume else None
+    return f"run {get}" if get else str(error)
 
 
 def down(stack: RunningStack = "", yes: Yes = False) -> int:
@@ -173,6 +177,5 @@ def _resume(stack: str) -> int:
     try:
         return go_on(stack, asked=False)
     except ContextError as error:
-        get = target_of(stack).commands.get("credentialsCommand")
-        print(f"the stack is up; to see its training: {f'run {get}' if get else error}", file=sys.stderr)
+        print(f"the stack is up; to see its training: {_access(stack, error)}", file=sys.stderr)
         return 0

@@ -167,8 +167,7 @@ def made(backend: Path, name: str, context: str | None) -> None:
     ("others", "words", "answer", "stopped", "said"),
     [
         ({"cloud": None, "kind": "kind-kind"}, ["--yes"], "", True, ""),
-        ({"mine": NODE_CONTEXT}, ["--yes"], "", False, "the node has the stack mine too, whose trainings would end"),
-        ({"a": NODE_CONTEXT, "b": NODE_CONTEXT}, [], "n", False, "the node has the stacks a, b too"),
+        ({"a": NODE_CONTEXT, "b": NODE_CONTEXT}, ["--yes"], "", False, "the node has the stacks a, b too, whose train"),
         ({"mine": NODE_CONTEXT}, [], "y", True, "Stop the node all the same?"),
     ],
 )
