@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cli.target import StackName, configuration
-from infra.bill import HOURS_PER_MONTH, Estimate
-from infra.cost import LEFT_OUT, dollars, estimate
+from infra.cost import HOURS_PER_MONTH, LEFT_OUT, Estimate, dollars, estimate
 from infra.trainings import at_once, plan
 
 

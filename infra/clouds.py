@@ -27,8 +27,8 @@ from infra.sections import ExistingStorage, NodesConfig, StorageConfig
 from trainer.config.base import Section, keys_of
 
 if TYPE_CHECKING:
-    from infra.bill import Estimate
     from infra.cluster import Cluster
+    from infra.cost import Estimate
     from infra.finding import Finding
 
 

@@ -1,12 +1,30 @@
-"""The bill of a stack on Google Cloud; prices are in prices.yaml."""
+"""The bill of a stack on Google Cloud by the list prices of prices.yaml; imported when a bill is asked for."""
 
 from __future__ import annotations
 
-from infra.bill import Estimate, Line, always, counted, monthly
+from pathlib import Path
+from typing import Any
+
 from infra.config import StackConfig
-from infra.gke import prices
+from infra.cost import Estimate, Line, always, counted, monthly
+from infra.facts import load
 from infra.gke.keys import SYSTEM_DISK_GIB, SYSTEM_DISK_TYPE, GkeConfig, GkeNodes, GkeStorage, kinds, zones
 from infra.gke.machines import machines
+from infra.machine import Machine
+
+_TABLE = load(Path(__file__).parent / "prices.yaml")
+DATE: str = _TABLE["date"]
+SOURCE: str = _TABLE["source"]
+#: USD an hour, or a GiB-month; the file says which.
+FEES: dict[str, float] = _TABLE["fees"]
+#: USD a GiB-month, by tier.
+FILESTORE_GIB: dict[str, float] = _TABLE["filestore_gib"]
+#: GB of one local SSD; a2-highgpu has none of its own, a2-ultragpu includes its own.
+LOCAL_SSD_GB = 375
+#: An A100's share of an a2-highgpu machine, vCPU.
+_A2_VCPUS = 12
+#: Region -> its prices, in the units that the file says, those of machines [on demand, Spot]; None: not offered.
+REGIONS: dict[str, dict[str, Any]] = _TABLE["regions"]
 
 
 def estimate(config: StackConfig, images_gib: int) -> Estimate:
@@ -15,7 +33,7 @@ def estimate(config: StackConfig, images_gib: int) -> Estimate:
     region = gke.region
     title = f"{nodes.machine_type}, workers, {nodes.consumption.replace('_', ' ')}"
     lines = [
-        always("GKE control plane", prices.FEES["cluster"]),
+        always("GKE control plane", FEES["cluster"]),
         _nodes(f"{gke.system_machine_type}, system", region, gke.system_machine_type, 1, gke.system_nodes, spot=False),
         _disks("system boot disks", region, SYSTEM_DISK_TYPE, SYSTEM_DISK_GIB, 1, gke.system_nodes),
         _nodes(title, region, nodes.machine_type, 0, nodes.max, spot=nodes.consumption == "spot"),
@@ -25,19 +43,17 @@ def estimate(config: StackConfig, images_gib: int) -> Estimate:
         _storage(config, region),
     ]
     if images_gib:
-        lines.append(always(f"images, {images_gib} GiB", monthly(images_gib, prices.FEES["registry_gib"])))
-    return Estimate(region, tuple(lines), prices.DATE, prices.SOURCE, tuple(_notes(config)))
+        lines.append(always(f"images, {images_gib} GiB", monthly(images_gib, FEES["registry_gib"])))
+    return Estimate(region, tuple(lines), DATE, SOURCE, tuple(_notes(config)))
 
 
 def _nodes(what: str, region: str, machine_type: str, fewest: int, most: int, *, spot: bool) -> Line:
     # Switching hyperthreads off changes the number of CPUs, not the price.
-    rate = prices.of_machine(region, machines()[machine_type])
-    each = (rate.spot if spot else rate.on_demand) if rate else None
-    return counted(what, fewest, most, each)
+    return counted(what, fewest, most, of_machine(region, machines()[machine_type], spot=spot))
 
 
 def _disks(what: str, region: str, type_: str, gib: int, fewest: int, most: int) -> Line:
-    return counted(f"{what}, {gib} GiB {type_}", fewest, most, monthly(gib, prices.disk(region, type_)))
+    return counted(f"{what}, {gib} GiB {type_}", fewest, most, monthly(gib, disk(region, type_)))
 
 
 def _local_ssds(region: str, config: StackConfig) -> list[Line]:
@@ -46,15 +62,14 @@ def _local_ssds(region: str, config: StackConfig) -> list[Line]:
     count = (nodes.local_ssds or 0) - config.machine.bundled_ssds
     if count <= 0:
         return []
-    found = prices.REGIONS.get(region, {}).get("local_ssd")
-    month = (found.spot if nodes.consumption == "spot" else found.on_demand) if found else None
-    return [counted(f"{count} local SSDs", 0, nodes.max, monthly(count * prices.LOCAL_SSD_GB, month))]
+    found = REGIONS.get(region, {}).get("local_ssd")
+    month = found[nodes.consumption == "spot"] if found else None
+    return [counted(f"{count} local SSDs", 0, nodes.max, monthly(count * LOCAL_SSD_GB, month))]
 
 
 def _nat(gke: GkeConfig, nodes: GkeNodes) -> Line:
     def price(vms: int) -> float:
-        fees = prices.FEES
-        return min(vms * fees["nat_machine"], fees["nat_most"]) + fees["nat_address"]
+        return min(vms * FEES["nat_machine"], FEES["nat_most"]) + FEES["nat_address"]
 
     return Line("Cloud NAT and its address", price(1), price(gke.system_nodes + nodes.max))
 
@@ -62,7 +77,7 @@ def _nat(gke: GkeConfig, nodes: GkeNodes) -> Line:
 def _storage(config: StackConfig, region: str) -> Line:
     storage = config.section(GkeStorage)
     if storage.kind == "filestore":
-        each = monthly(storage.size_gib, prices.FILESTORE_GIB[storage.tier] if region in prices.REGIONS else None)
+        each = monthly(storage.size_gib, FILESTORE_GIB[storage.tier] if region in REGIONS else None)
         return always(f"Filestore {storage.tier}, {storage.size_gib} GiB", each)
     return _disks("data disk", region, storage.disk_type, storage.size_gib, 1, 1)
 
@@ -87,3 +102,32 @@ def _notes(config: StackConfig) -> list[str]:
     if config.section(GkeStorage).retain:
         notes.append("The data disk stays after `pulumi destroy`, and is still billed.")
     return notes
+
+
+def of_machine(region: str, machine: Machine, *, spot: bool) -> float | None:
+    """USD an hour of a machine with its memory and its accelerators; None: no price is known."""
+    each = vcpu(region, machine.family, spot=spot)
+    # For other families than G2 the price of a vCPU includes the accelerators.
+    l4 = REGIONS[region]["l4"] if each is not None and machine.family == "g2-standard" else None
+    extra = machine.accelerators * l4[spot] if l4 else 0
+    return None if each is None else each * machine.vcpus + extra
+
+
+def vcpu(region: str, family: str, *, spot: bool) -> float | None:
+    """One vCPU of a machine family with its memory, and its accelerators but those of G2; None: no price is known."""
+    prices = {name: each[spot] for name, each in REGIONS.get(region, {}).items() if isinstance(each, list)}
+    match family:
+        case "e2-highmem" if prices:
+            cpu, gib = _TABLE["e2"]["vcpu"], _TABLE["e2"]["gib"]
+            return prices["e2-standard"] * (cpu + 8 * gib) / (cpu + 4 * gib)
+        case "c3-highcpu" if prices:
+            # It has half of the memory of c3-standard; c3-highmem has twice as much.
+            return prices["c3-standard"] - (prices["c3-highmem"] - prices["c3-standard"]) / 2
+        case "a2-highgpu" if family in prices:
+            return prices[family] / _A2_VCPUS
+    return prices.get(family)
+
+
+def disk(region: str, type_: str) -> float | None:
+    """GiB-month of a persistent disk; None: no price is known."""
+    return REGIONS.get(region, {}).get("disk", {}).get(type_)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from infra import cost
-from infra.bill import Estimate, Line
 from infra.config import StackConfig
+from infra.cost import Estimate, Line
 from infra.parse import parse
 
 

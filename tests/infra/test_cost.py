@@ -11,9 +11,9 @@ import yaml
 from cli.__main__ import main
 from cli.cost import show
 from infra import cost, stackfiles
-from infra.bill import Estimate
 from infra.config import StackConfig
-from infra.gke import prices
+from infra.cost import Estimate
+from infra.gke import cost as gke
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recorded
@@ -73,19 +73,19 @@ def test_an_l4_and_its_machine_by_hand() -> None:
 def test_families_that_are_worked_out_from_others() -> None:
     """c3-standard-8 is 0.403216 and c3-highmem-8 0.529232, 64 GiB against 32; c3-highcpu-8 has 16."""
     gib = (0.529232 - 0.403216) / 32
-    highcpu = prices.vcpu("us-central1", "c3-highcpu")
+    highcpu = gke.vcpu("us-central1", "c3-highcpu", spot=False)
     assert highcpu
-    assert highcpu.on_demand * 8 == pytest.approx(0.403216 - 16 * gib)
-    highmem = prices.vcpu("us-central1", "e2-highmem")
+    assert highcpu * 8 == pytest.approx(0.403216 - 16 * gib)
+    highmem = gke.vcpu("us-central1", "e2-highmem", spot=False)
     assert highmem
-    assert highmem.on_demand * 4 == pytest.approx(4 * 0.02181159 + 32 * 0.00292353)  # e2-highmem-4
+    assert highmem * 4 == pytest.approx(4 * 0.02181159 + 32 * 0.00292353)  # e2-highmem-4
 
 
 def test_spot_is_cheaper_everywhere() -> None:
-    for region in prices.REGIONS:
+    for region in gke.REGIONS:
         for family in ("e2-standard", "c3-standard", "c3-highmem", "c3-highcpu", "a2-highgpu"):
-            if rate := prices.vcpu(region, family):
-                assert 0 < rate.spot < rate.on_demand, (region, family)
+            rate, spot = (gke.vcpu(region, family, spot=spot) for spot in (False, True))
+            assert rate is spot is None or (rate and spot and 0 < spot < rate), (region, family)
 
 
 def test_filestore_instead_of_a_disk() -> None:
@@ -123,7 +123,7 @@ def test_a_price_that_nobody_knows_is_not_counted_as_nothing(capsys: pytest.Capt
         "atRest": "unknown",
         "atFullSize": "unknown",
         "unit": "USD per hour",
-        "prices": f"list prices of {prices.DATE} in us-east5, {prices.SOURCE}, {cost.LEFT_OUT}",
+        "prices": f"list prices of {gke.DATE} in us-east5, {gke.SOURCE}, {cost.LEFT_OUT}",
         "unknown": f"no list price for {'; '.join(estimate.unknown)}",
     }
     show("test", estimate, None)
@@ -153,7 +153,7 @@ def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "2 x a2-highgpu-8g, workers, on demand" in shown
     assert "10 hours at full size" in shown
-    assert prices.DATE in shown
+    assert gke.DATE in shown
     assert main(["cost", "--stack", "local"]) == 0
     assert "uses an existing cluster" in capsys.readouterr().out
     assert main(["cost", "--stack", "nowhere"]) == 2

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from infra.bill import Estimate
 from infra.cluster import AUTOSCALER
 from infra.config import StackConfig
-from infra.eks import machines, prices
+from infra.cost import Estimate
+from infra.eks import cost, machines
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from tests.infra import billed
@@ -59,7 +59,7 @@ def test_on_demand_elsewhere() -> None:
     """eu-west-1: g4dn.xlarge 0.587; g4dn.metal 8.724 in AWS's list, 8.731 by the family's scale."""
     nodes = {"consumption": "on_demand"}
     assert line(bill(eks={"region": "eu-west-1"}, nodes=nodes), "g4dn.xlarge").at_full == pytest.approx(4 * 0.587)
-    assert prices.machine("eu-west-1", "g4dn.metal") == pytest.approx(8.724, rel=0.002)
+    assert cost.machine("eu-west-1", "g4dn.metal") == pytest.approx(8.724, rel=0.002)
 
 
 def test_public_nodes_pay_for_addresses_instead_of_a_gateway() -> None:
@@ -70,11 +70,11 @@ def test_public_nodes_pay_for_addresses_instead_of_a_gateway() -> None:
 
 
 def test_spot_is_cheaper_everywhere_and_every_default_region_has_a_price() -> None:
-    for region, found in prices.REGIONS.items():
+    for region, found in cost.REGIONS.items():
         on_demand, spot = found["g4dn"]
         assert 0 < spot < on_demand, region
-    assert set(prices.REGIONS) <= set(machines.regions())
-    assert set(prices.US_EAST_1) == set(machines.machines())
+    assert set(cost.REGIONS) <= set(machines.regions())
+    assert set(cost.US_EAST_1) == set(machines.machines())
 
 
 @pytest.mark.parametrize(

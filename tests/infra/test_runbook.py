@@ -7,7 +7,7 @@ import re
 import pytest
 
 from infra.clouds import keys
-from infra.eks import prices
+from infra.eks.cost import REGIONS
 from infra.stackfiles import ROOT
 from tests.infra.recorded import recorded
 
@@ -43,6 +43,6 @@ def test_every_command_for_a_cloud_is_marked(name: str) -> None:
 
 
 def test_savings_by_spot_in_the_runbook_are_those_of_the_table() -> None:
-    less = {name: 100 * (1 - found["g4dn"][1] / found["g4dn"][0]) for name, found in prices.REGIONS.items()}
+    less = {name: 100 * (1 - found["g4dn"][1] / found["g4dn"][0]) for name, found in REGIONS.items()}
     assert f"{less['us-east-2']:.0f} % less than on demand in us-east-2" in TEXTS["aws.md"]
     assert f"{min(less.values()):.0f} to {max(less.values()):.0f} % less elsewhere" in TEXTS["aws.md"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.bill import Estimate, always, counted
 from infra.config import StackConfig
+from infra.cost import Estimate, always, counted
 from infra.machine import Machine, Node, machine_type
 from infra.sections import NodesConfig
 from tests.infra.aks.keys import AksConfig
