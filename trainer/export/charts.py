@@ -109,7 +109,8 @@ def sweep(runs: list[Run]) -> Chart:
         for run, named in zip(runs, _named(runs), strict=True)
         if key and (loss := run.last("validation_loss")) is not None and math.isfinite(loss)
     ]
-    chart = _chart("sweep", "Validation loss at the end", "", rows)
+    unfinished = any(row["state"] != "done" for row in rows)
+    chart = _chart("sweep", "Validation loss at the end", "pale: of a run that is not done" if unfinished else "", rows)
     values: list[float] = [row["x"] for row in rows]
     if values and min(values) > 0 and max(values) >= DECADE * min(values):
         chart["encoding"]["x"]["scale"]["type"] = "log"

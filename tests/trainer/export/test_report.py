@@ -214,6 +214,15 @@ def test_a_sweep_over_decades_has_logarithmic_axes_and_a_chart_of_what_it_varies
     assert all(f">{text}<" in svg for text in ("learning rate", "lr-7", "2 more"))
     colours = [charts.colour(number) for number in range(9)]
     assert len(set(colours)) == len(charts.COLOURS) + 1, "no two of the best look alike"
+    assert "not done" not in svg
+    runs[0] = replace(trained("stopped", 0.1, steps=10), done=None)
+    svg = drawn(charts.sweep(runs))
+    assert ">pale: of a run that is not done<" in svg
+    assert len(re.findall(r'aria-roledescription="circle"[^>]* opacity="0.3"', svg)) == 1, svg
+    line = re.search(r'aria-roledescription="line mark"[^>]* d="([^"]*)"', svg)
+    assert line
+    assert len(line[1].split("L")) == 8, "the earlier step's loss is no point of the line"
+    runs[0] = trained("lr-1", 0.1)
     text = report.page(runs, "")
     assert ["run", "optimizer.learning_rate"] in rows(text)
     assert ["lr-9", "1e-09"] in rows(text)
