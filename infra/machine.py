@@ -125,14 +125,17 @@ def series(name: str) -> str:
 def instead_of(name: str, known: Mapping[str, Machine], elsewhere: Mapping[str, str | None]) -> str:
     """What to write instead of a machine type that is not known: those with the same accelerator, not with the same
     letters. `elsewhere`: series that no stack may use -> their accelerator, or nothing."""
+    name = name.strip().lower()
     # Of a3-megagpu-8g and p6-b200.48xlarge the accelerator stands in all but the size.
     family = next((each for each in (re.split("[-.](?=[^-.]*$)", name)[0], series(name)) if each in elsewhere), None)
     if family is None:
-        close = difflib.get_close_matches(name, [each for each in known if series(each) == series(name)], n=1)
-        return f"did you mean {close[0]}?" if close else f"allowed: {nearest(name, known)}"
+        return (
+            f"allowed: {nearest(name, known)}"  # not the one with the nearest letters, which may be 16 times as large
+        )
     accelerator = elsewhere[family]
     same = [each.name for each in known.values() if each.accelerator == accelerator]
     has = f"its {accelerator}" if accelerator else "no accelerator"
     if not same:
-        return f"no worker here has {has}; allowed: {', '.join(known)}"
+        none = f"no worker here has {has}" if accelerator else "each worker here has an accelerator"
+        return f"{none}; allowed: {', '.join(known)}"
     return f"with {has}: {', '.join(difflib.get_close_matches(name, same, n=3, cutoff=0) or same)}"

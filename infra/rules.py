@@ -104,7 +104,7 @@ def _worker_environment(config: StackConfig) -> Iterator[str]:
 @breaks(
     "gcp-a100",
     {"nodes": {"machineType": "a2-highgpu-3g"}},
-    "nodes.machineType: 'a2-highgpu-3g' is not known as a worker; did you mean a2-highgpu-",
+    "nodes.machineType: 'a2-highgpu-3g' is not known as a worker; allowed: a2-highgpu-1g, a2-highgpu-2g, a2-",
 )
 @breaks(
     "gcp-c3",
@@ -118,8 +118,8 @@ def _worker_environment(config: StackConfig) -> Iterator[str]:
 )
 @breaks(
     "aws-g4dn",
-    {"nodes": {"machineType": "g4dn.xlarg"}},
-    "nodes.machineType: 'g4dn.xlarg' is not known as a worker; did you",
+    {"nodes": {"machineType": "G4DN.XLARGE"}},
+    "nodes.machineType: 'G4DN.XLARGE' is not known as a worker; allowed: g4dn.xlarge, g4dn.2xlarge, g4dn.4xlarge",
 )
 def _machine(config: StackConfig) -> Iterator[str]:
     cloud, wanted = cloud_of(config), config.section(NodesConfig).machine_type
