@@ -35,12 +35,13 @@ from trainer.data.tokenizer import (
     COMPANIONS,
     FILE,
     beginning,
-    copy_companions,
+    companions,
     digest,
     end_of_text,
     find_folder,
     load_tokenizer,
     train,
+    write_companions,
 )
 from trainer.errors import UserError, one_line, usage
 from trainer.files import fsync, read_json, write_atomic, write_json
@@ -153,12 +154,13 @@ def prepare(
         tokenizer, folder = load_tokenizer(tokenizer_spec), find_folder(tokenizer_spec)
     end = end_of_text(tokenizer, folder)
     vocabulary = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-    identity |= {"tokenizer_sha256": digest(tokenizer, folder), "vocabulary": vocabulary}
+    beside = companions(folder)
+    identity |= {"tokenizer_sha256": digest(tokenizer, beside), "vocabulary": vocabulary}
     between = [end, *beginning(tokenizer)]
-    beside: dict[str, str] = {}
     if documents == conversations.DOCUMENTS:
-        beside = _conversation_files(sources, folder, tokenizer, chat_template)
-        identity["chat_sha256"] = hashlib.sha256(json.dumps(beside).encode()).hexdigest()
+        beside.pop(TEMPLATE, None)
+        beside |= _conversation_files(sources, folder, tokenizer, chat_template)
+        identity["chat_sha256"] = digest(tokenizer, beside)
     elif chat_template is not None:
         raise UserError(f"--chat-template {chat_template}: is for --conversations; add that or leave it out")
     elif len(between) > 1:
@@ -182,11 +184,7 @@ def prepare(
         for unfinished in work.glob("*.bin.*"):  # a kill left them
             unfinished.unlink()
         write_atomic(work / FILE, tokenizer.to_str(pretty=True))  # not save(), whose failures have one kind
-        copy_companions(folder, work)
-        if beside:
-            (work / TEMPLATE).unlink(missing_ok=True)  # it would hide several others
-        for name, text in beside.items():
-            write_atomic(work / name, text)
+        write_companions(beside, work)
         settings = Settings(output, work, recipe, vocabulary, between)
         parts = _encode(plan(sources, documents), settings, workers or available_cpus())
         index = _index(parts, settings, identity, end)
@@ -236,7 +234,7 @@ def _trained_before(output: Path, identity: dict[str, Any]) -> Tokenizer | None:
     there = (read_json(output / INDEX) or {}).get("recipe", {})
     if identity.items() <= there.items() and (output / FILE).is_file():
         with suppress(UserError):
-            if digest(found := load_tokenizer(str(output)), None) == there["tokenizer_sha256"]:
+            if digest(found := load_tokenizer(str(output)), {}) == there["tokenizer_sha256"]:
                 return found
     return None
 
@@ -249,8 +247,8 @@ def _tell(index: dict[str, Any]) -> None:
 
 def _conversation_files(
     sources: list[Source], folder: Path | None, tokenizer: Tokenizer, chat_template: Path | None
-) -> dict[str, str]:
-    """The files beside tokenizer.json, by name: tokenizer_config.json and the chat template. Raises UserError."""
+) -> dict[str, bytes]:
+    """Files beside tokenizer.json, by name: tokenizer_config.json and the chat template. Raises UserError."""
     for source in sources:
         if source.kind == "text":
             raise UserError(f"--input {source.name}: holds no conversations; give JSON lines, Parquet or hf:NAME")
@@ -264,7 +262,8 @@ def _conversation_files(
     elif not template and "chat_template" not in config:
         template = plain_template(tokenizer, config)
         event("chat_template", chosen="built-in", reason="'the tokenizer has none'", file=TEMPLATE)
-    return {CONFIG: json.dumps(config, indent=1) + "\n", **({TEMPLATE: template} if template else {})}
+    texts = {CONFIG: json.dumps(config, indent=1) + "\n", **({TEMPLATE: template} if template else {})}
+    return {name: text.encode() for name, text in texts.items()}
 
 
 def _learned(sources: list[Source], recipe: Recipe) -> Iterator[str]:

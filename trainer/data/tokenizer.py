@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 
 from trainer.errors import UserError, advice, one_line
-from trainer.files import TEMPLATES, copy, fsync, read_json, require_regular
+from trainer.files import TEMPLATES, copy, read_json, replacing, require_regular
 from trainer.log import event
 
 FILE = "tokenizer.json"
@@ -109,24 +109,24 @@ def _numbers(found: Any) -> list[int]:
     return [number for number in (found if isinstance(found, list) else [found]) if isinstance(number, int)]
 
 
-def digest(tokenizer: Tokenizer, folder: Path | None) -> str:
+def companions(folder: Path | None) -> dict[str, bytes]:
+    """The tokenizer's companion files in a folder, by name."""
+    there = COMPANIONS if folder is not None else ()
+    return {name: (folder / name).read_bytes() for name in there if folder and (folder / name).is_file()}
+
+
+def digest(tokenizer: Tokenizer, beside: dict[str, bytes]) -> str:
     """SHA-256 of the tokenizer and its companion files: another end-of-text token gives another dataset."""
-    found = hashlib.sha256(tokenizer.to_str().encode())
-    for name in COMPANIONS:
-        if folder is not None and (folder / name).is_file():
-            found.update((folder / name).read_bytes())
-    return found.hexdigest()
+    return hashlib.sha256(b"".join([tokenizer.to_str().encode(), *beside.values()])).hexdigest()
 
 
-def copy_companions(source: Path | None, target: Path) -> None:
-    """Copy the tokenizer's companion files from `source` to `target`; remove those that `source` lacks."""
-    if source is not None and source.resolve() == target.resolve():
-        return
+def write_companions(beside: dict[str, bytes], folder: Path) -> None:
+    """Write the companion files; remove others of these names, one of which may hide several chat templates."""
     for name in COMPANIONS:
-        (target / name).unlink(missing_ok=True)
-        if source is not None and (source / name).is_file():
-            copy(source / name, target / name)
-            fsync(target / name)
+        (folder / name).unlink(missing_ok=True)
+        if name in beside:
+            with replacing(folder / name) as file:
+                file.write(beside[name])
 
 
 def save_tokenizer(file: Path, folder: Path, positions: int | None, end: int | None = None) -> None:
@@ -135,7 +135,7 @@ def save_tokenizer(file: Path, folder: Path, positions: int | None, end: int | N
     file: the tokenizer.json; positions: the most tokens that the model takes; end: the id of end-of-text, if known.
     """
     copy(file, folder / FILE)
-    copy_companions(file.parent, folder)
+    write_companions(companions(file.parent), folder)
     if isinstance(said := read_json(folder / COMPANIONS[0]), dict):
         if not said.get("tokenizer_class"):  # else a class follows from the model, and cuts text otherwise
             said["tokenizer_class"] = TAKEN_AS_IS
