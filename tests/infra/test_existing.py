@@ -23,6 +23,12 @@ def values(**changes: dict[str, Any]) -> dict[str, Any]:
     return sections
 
 
+def on_kind(**changes: dict[str, Any]) -> Recording:
+    """The local stack with sections changed, on a cluster that offers nothing, with a registry of one's own."""
+    registry = {"registry": "registry.example:5000"}
+    return record("local", values(**{"cluster": {"context": "kind-kind"}, "image": registry, **changes}))
+
+
 @pytest.fixture
 def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster that offers nothing by itself."""
@@ -60,15 +66,8 @@ def pod_templates(stack: Recording) -> list[tuple[str, dict[str, Any]]]:
 @pytest.mark.parametrize("class_name", [None, "shared"])
 def test_pods_are_together_where_the_volume_can_be_on_one_node_only(class_name: str | None) -> None:
     """A pod on any other node would wait for the volume for ever, and the training with it."""
-    stack = record(
-        "local",
-        values(
-            cluster={"context": "kind-kind"},
-            image={"registry": "registry.example:5000"},
-            check={"enabled": True},
-            **({"storage": {"kind": "storageClass", "className": class_name}} if class_name else {}),
-        ),
-    )
+    storage = {"kind": "storageClass", "className": class_name} if class_name else {}
+    stack = on_kind(check={"enabled": True}, storage=storage)
     templates = [template for _, template in pod_templates(stack)]
     on_it = [one for one in templates if any("persistentVolumeClaim" in volume for volume in one["spec"]["volumes"])]
     assert len(on_it) == len(templates) - 1, "all but the rendezvous"
@@ -94,19 +93,12 @@ def pods(stack: Recording) -> dict[str, dict[str, Any]]:
 @pytest.mark.usefixtures("kind")
 def test_no_pod_goes_where_its_image_does_not_run() -> None:
     """BuildKit builds for linux/amd64, whatever processors the nodes have."""
-    stack = record(
-        "local",
-        values(
-            cluster={"context": "kind-kind"},
-            image={"registry": "registry.example:5000"},
-            check={"enabled": True},
-        ),
-    )
+    stack = on_kind(check={"enabled": True})
     assert len(pods(stack)) == 6
     for name, spec in pods(stack).items():
         assert spec["nodeSelector"] == {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}, name
     built = {"builder": "prebuilt", "ref": "ghcr.test/trainer@sha256:" + "c" * 64}
-    stack = record("local", values(cluster={"context": "kind-kind"}, image=built))
+    stack = on_kind(image=built)
     for name, spec in pods(stack).items():
         assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}, f"{name}: its image may be of any processor"
 
@@ -116,10 +108,8 @@ def test_no_pod_of_others_is_evicted_but_on_a_node_of_our_own(tmp_path: Path, mo
     """Pods of others have no priority class, and so the lowest priority."""
 
     def policies(context: str) -> dict[str, str]:
-        sections = values(
-            cluster={"context": context}, image={"registry": "registry.example:5000"}, check={"enabled": True}
-        )
-        made = [item.inputs for item in record("local", sections).resources if item.kind == "PriorityClass"]
+        found = on_kind(cluster={"context": context}, check={"enabled": True})
+        made = [item.inputs for item in found.resources if item.kind == "PriorityClass"]
         return {each["metadata"]["name"].removeprefix("trainyard-"): each["preemptionPolicy"] for each in made}
 
     theirs = policies("kind-kind")
@@ -138,15 +128,10 @@ def test_no_pod_of_others_is_evicted_but_on_a_node_of_our_own(tmp_path: Path, mo
 def test_the_nodes_that_train_are_chosen_by_labels_taints_and_runtime_class() -> None:
     """On AKS the taint of GPU nodes is whatever the user gave; on k3s a pod without the class sees no GPU."""
     taints = ["sku=gpu:NoSchedule", "dedicated:NoExecute", "maintenance"]
-    stack = record(
-        "local",
-        values(
-            cluster={"context": "kind-kind"},
-            image={"registry": "registry.example:5000"},
-            storage={"kind": "storageClass", "className": "shared"},
-            check={"enabled": True},
-            workers={"gpus": 1, "nodeSelector": {"agentpool": "gpu"}, "tolerations": taints, "runtimeClass": "nvidia"},
-        ),
+    stack = on_kind(
+        storage={"kind": "storageClass", "className": "shared"},
+        check={"enabled": True},
+        workers={"gpus": 1, "nodeSelector": {"agentpool": "gpu"}, "tolerations": taints, "runtimeClass": "nvidia"},
     )
     training, (check,) = pods(stack)["training"], [spec for name, spec in pods(stack).items() if "gpu-check" in name]
     for spec in (training, check):
@@ -167,17 +152,13 @@ def test_the_nodes_that_train_are_chosen_by_labels_taints_and_runtime_class() ->
 @pytest.mark.usefixtures("kind")
 def test_the_first_pod_on_a_volume_of_one_node_takes_no_node_that_the_workers_cannot_be_on() -> None:
     """A dataset Job on a node without GPUs would bind the volume there, and no worker would ever be scheduled."""
-    given = {
-        "cluster": {"context": "kind-kind"},
-        "image": {"registry": "registry.example:5000"},
-        "workers": {"gpus": 1, "nodeSelector": {"agentpool": "gpu"}, "tolerations": ["sku=gpu:NoSchedule"]},
-    }
+    workers = {"gpus": 1, "nodeSelector": {"agentpool": "gpu"}, "tolerations": ["sku=gpu:NoSchedule"]}
     for storage in ({}, {"kind": "storageClass"}):
         with pytest.raises(
             pulumi.RunError, match=r"storage\.className: missing; .* storage\.accessMode: ReadWriteOnce"
         ):
-            record("local", values(**given, storage=storage))
-    found = pods(record("local", values(**given, storage={"accessMode": "ReadWriteOnce"})))
+            on_kind(workers=workers, storage=storage)
+    found = pods(on_kind(workers=workers, storage={"accessMode": "ReadWriteOnce"}))
     assert len(found) == 5
     for name, spec in found.items():
         on_volume = name != "etcd"
@@ -200,15 +181,7 @@ def test_a_cluster_without_a_registry_is_refused_before_anything_is_made() -> No
     ],
 )
 def test_every_pod_pulls_from_a_private_registry(image: dict[str, str], name: str) -> None:
-    stack = record(
-        "local",
-        values(
-            cluster={"context": "kind-kind"},
-            image=image,
-            check={"enabled": True},
-            secrets={"imagePull": "you:ghp_x:y"},
-        ),
-    )
+    stack = on_kind(image=image, check={"enabled": True}, secrets={"imagePull": "you:ghp_x:y"})
     secret = stack.one("Secret", "image-pull").inputs
     assert secret["type"] == "kubernetes.io/dockerconfigjson"
     content = json.loads(secret["stringData"]["value"][".dockerconfigjson"])
