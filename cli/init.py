@@ -29,7 +29,7 @@ from infra.new_stack import POSITIONS, Data, Model, NewStack, lent
 from infra.parse import cluster_kind, parse
 from infra.speed import facts, tokens_of
 from infra.stackfiles import NODE_CONTEXT, ROOT, stack_file_values, stacks
-from trainer.config.addresses import REFUSED, TABLES, kind_of, passed_over
+from trainer.config.addresses import LOST, kind_of, passed_over
 from trainer.config.addresses import address as spelled
 from trainer.plain import counted, plain
 
@@ -207,7 +207,7 @@ def read_data(given: str, tokens: int | None) -> Data:
     sizes = {each: each.stat().st_size for each in files}
     if path.is_dir():
         over = {each: passed_over(str(each), str(path), size) for each, size in sizes.items()}
-        lost = [each for each in files if over[each] != "hidden" and kind_of(each.name)[0] in (*REFUSED, *TABLES)]
+        lost = [each for each in files if over[each] != "hidden" and kind_of(each.name)[0] in LOST]
         if lost:
             told = f"{counted(len(lost), 'file')} such as {lost[0].name}, which the dataset Job reads from no folder"
             raise CommandError(f"--data {given}: holds {told}; convert to .txt or .jsonl, or move elsewhere", code=2)

@@ -21,7 +21,7 @@ from cli.rsync import send as send_files
 from cli.target import Kubeconfig, RunningStack, volume_of
 from cli.up import FollowLinks
 from cli.volume import below
-from trainer.config.addresses import passed_over
+from trainer.config.addresses import LOST, kind_of, passed_over
 from trainer.plain import counted, plain
 from workloads.layout import DATA
 
@@ -81,7 +81,8 @@ def unread(source: Path, names: list[str]) -> Iterator[str]:
     for why, found in over.items():
         if why:
             verb = "is" if len(found) == 1 else "are"
-            yield f"{counted(len(found), 'file')} {why} {verb} not read as text: {', '.join(found[:5])}"
+            lost = "; the whole folder is refused as dataset.input for it" if kind_of(found[0])[0] in LOST else ""
+            yield f"{counted(len(found), 'file')} {why} {verb} not read as text: {', '.join(found[:5])}{lost}"
 
 
 def local_files(source: str, follow_links: bool = False) -> list[str]:

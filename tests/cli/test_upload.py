@@ -91,7 +91,7 @@ def test_what_is_not_read_and_what_changes_a_prepared_text_is_told(
     monkeypatch.setattr(upload, "volume_of", lambda *_: Target("c", "n", "", None, {}))
     monkeypatch.setattr(upload, "volume_pod", wire.volume_pod)
     noise(volume_folder / "runs" / "metrics.jsonl", 10)
-    for name in ("a.png", "b.png", "NEWS.gz"):
+    for name in ("a.png", "b.png", "NEWS.gz", "c.csv"):
         noise(tmp_path / "corpus" / name, 10)
     file = noise(tmp_path / "corpus" / "book.txt", 100)
 
@@ -102,6 +102,8 @@ def test_what_is_not_read_and_what_changes_a_prepared_text_is_told(
     first = said()
     assert "2 files of kind .png are not read as text: a.png, b.png\n" in first
     assert "1 file without a suffix before .gz is not read as text: NEWS.gz\n" in first
+    told = "1 file of kind .csv is not read as text: c.csv; the whole folder is refused as dataset.input for it\n"
+    assert told in first
     assert "dataset.name" not in first, "other files of the volume do not count"
     file.write_bytes(bytes(101))
     assert "dataset.name" in said()

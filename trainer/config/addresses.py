@@ -20,9 +20,9 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 """By fsspec's names."""
 REFUSED = (".zip", ".tar", ".tgz", ".7z", ".rar", ".pdf", ".docx", ".epub", ".arrow", ".feather", ".orc")
 """Kinds that hold text which nothing here takes out of them."""
-TABLES = (".csv", ".tsv")
-"""Read as plain text where they are named themselves. A folder with them or with REFUSED ones is refused: to pass over
-them would lose data."""
+LOST = (*REFUSED, ".csv", ".tsv")
+"""Kinds for which a folder is refused: to pass over them would lose data. Tables are read as plain text where they are
+named themselves."""
 SCHEMES = ("s3", "gs", "https", "http")
 """Schemes that a cluster reads."""
 SPELLED = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}

@@ -19,7 +19,7 @@ import fsspec
 from fsspec.compression import compr
 from fsspec.implementations.local import LocalFileSystem
 
-from trainer.config.addresses import COMPRESSIONS, KINDS, REFUSED, TABLES, address, kind_of, on_filesystem, passed_over
+from trainer.config.addresses import COMPRESSIONS, KINDS, LOST, REFUSED, address, kind_of, on_filesystem, passed_over
 from trainer.config.paths import expanded
 from trainer.data import hub
 from trainer.errors import Passing, UserError, cause, in_stack, may_pass
@@ -143,7 +143,7 @@ def _listed(system: Any, path: str, name: str, over: dict[str, list[str]]) -> li
     else:
         reasons = {file: passed_over(file, path, size) for file, size in sizes.items()}
         for file, why in reasons.items():
-            if why != "hidden" and kind_of(file)[0] in (*REFUSED, *TABLES):
+            if why != "hidden" and kind_of(file)[0] in LOST:
                 raise UserError(
                     f"--input {name}: {file} is of a kind that is not read from a folder, and what it says would be "
                     f"lost; convert it to .txt or .jsonl, remove it, or give the files, as in {name.rstrip('/')}/*.txt"
