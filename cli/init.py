@@ -25,7 +25,7 @@ from cli.target import PROOF, known
 from infra.clouds import cloud_of
 from infra.config import ConfigError, StackConfig
 from infra.cost import dollars, estimate
-from infra.new_stack import POSITIONS, Data, Model, NewStack, lent
+from infra.new_stack import Data, Model, NewStack, lent, positions_of
 from infra.parse import cluster_kind, parse
 from infra.speed import facts, tokens_of
 from infra.stackfiles import NODE_CONTEXT, ROOT, stack_file_values, stacks
@@ -37,6 +37,8 @@ SCRATCH, MODERN = "none", "modern"
 """Answers to the question for a model: a GPT-2 from scratch, and a modern decoder by its recipe."""
 SAMPLE = ROOT / "trainer" / "sample" / "opticks.txt"
 OPENED: dict[str, Callable[..., Any]] = {"": open, "gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
+FOOTER = 1 << 16
+"""Bytes at the end of a Parquet file in which the names of its columns are, each behind its length."""
 CONVERSATION = ({"messages"}, {"conversations"}, {"prompt", "completion"}, {"instruction", "output"})
 """Keys of a record that holds one."""
 
@@ -178,8 +180,7 @@ def read_model(given: str) -> Model:
     if given.startswith("/data/") or not (folder.is_dir() or given.startswith((".", "/", "~"))):
         return Model(given)
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-        positions = max(int(config.get(key) or 0) for key in POSITIONS)
+        positions = positions_of(folder)
     except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise CommandError(
             f"--model {given}: config.json: {error}; give a folder that transformers loads, or a name on the hub",
@@ -218,12 +219,17 @@ def read_data(given: str, tokens: int | None) -> Data:
     told = f"{decimal(sum(sizes.values()))}, about {rounded(tokens)} tokens"
     if given == "sample":
         return Data(given, tokens, told)
-    return Data(name_of(path), tokens, told, path, max(map(longest_conversation, sizes)))
+    return Data(name_of(path), tokens, told, path, max(map(longest_conversation, sizes), key=abs))
 
 
 def longest_conversation(path: Path) -> int:
-    """Tokens, at most, of the longest in a file of them; 0 for another file."""
+    """Tokens, at most, of the longest in a file of them; 0 for another file, -1 where its columns alone are known."""
     suffix, compression = kind_of(path.name)
+    if suffix == ".parquet":
+        with open(path, "rb") as file:
+            file.seek(-min(FOOTER, path.stat().st_size), 2)
+            columns = file.read()
+        return -any(all(bytes([len(key)]) + key.encode() in columns for key in keys) for keys in CONVERSATION)
     if suffix not in (".jsonl", ".ndjson", ".json") or compression not in OPENED:
         return 0
     try:
@@ -233,6 +239,8 @@ def longest_conversation(path: Path) -> int:
                 records = json.loads(first + file.read())
             else:
                 records = [json.loads(first), json.loads(max(file, key=len, default=first))]
+    except UnicodeDecodeError:
+        raise CommandError(f"--data {path}: is not UTF-8; convert it, for example with iconv", code=2) from None
     except (OSError, EOFError, ValueError, RecursionError):
         return 0  # the dataset Job says what is wrong with it
     if not records or not isinstance(records[0], dict) or not any(keys <= set(records[0]) for keys in CONVERSATION):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ from infra.speed import facts, tokens_per_second
 from infra.stackfiles import PROJECT, ours, stack_file, stack_file_values
 from infra.trainings import KEYS
 from trainer.config.base import merge
-from trainer.config.memory import PUBLISHED
+from trainer.config.memory import LARGEST_CONFIG, PUBLISHED
 from trainer.config.presets import PRESETS
 from trainer.config.settings import Config
 from trainer.config.values import StackReader, read_yaml
@@ -72,6 +73,15 @@ def lent(like: str, own: Mapping[str, Any], name: str) -> dict[str, Any]:
     return values
 
 
+def positions_of(folder: Path) -> int:
+    """The longest window that a model's config.json tells; 0 or less: it tells none. Raises what a wrong one causes."""
+    file = folder / "config.json"
+    if (size := file.stat().st_size) > LARGEST_CONFIG:
+        raise ValueError(f"it has {size:,} bytes, which is no model's")
+    config = json.loads(file.read_text("utf-8"))
+    return max(int(config.get(key) or 0) for key in POSITIONS)
+
+
 def _problems(values: Mapping[str, Any], stack: str) -> list[Finding]:
     """Why a configuration is refused: also for the placeholders of a stack that is here as an example."""
     try:
@@ -108,7 +118,7 @@ class Data:
     here: Path | None = None
     """On this machine, to be uploaded."""
     longest: int = 0
-    """Tokens of the longest conversation, at most; 0: there is none."""
+    """Tokens of the longest conversation, at most; 0: there is none; -1: unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +221,7 @@ class NewStack:
 
     @property
     def longest(self) -> int:
-        return self.data.longest if self.task == "finetune" else 0
+        return max(0, self.data.longest) if self.task == "finetune" else 0
 
     @cached_property
     def positions(self) -> int:

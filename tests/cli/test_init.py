@@ -12,8 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
+from pyarrow import parquet
 
 from cli.__main__ import main
 from infra.config import StackConfig
@@ -198,11 +200,26 @@ def test_the_window_holds_the_longest_conversation_and_there_are_dozens_of_steps
     assert ("time    unknown" in shown) == (model == "some/model")
 
 
-def test_a_chat_whose_longest_is_unknown_keeps_its_window(written: Path) -> None:
+def test_a_chat_whose_longest_is_unknown_keeps_its_window(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (written / "chats.jsonl.zst").write_bytes(9000 * b"x")
-    given = ["--like", "local", "--model", QWEN, "--data", str(written / "chats.jsonl.zst"), "--task", "finetune"]
-    assert main(["init", "mine", *given]) == 0
-    assert read(written).training.sequence_length == 2048
+    chat = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}]
+    pair = {"prompt": "Why?", "completion": "Because."}
+    for row in ({"messages": chat}, pair, {"text": "The messages.", "prompt": "a"}):
+        parquet.write_table(pa.Table.from_pylist([row] * 5000), written / f"{next(iter(row))}.parquet")
+    given = ["--like", "local", "--model", QWEN, "--force", "--data"]
+    for name, task in (
+        ("chats.jsonl.zst", ["--task", "finetune"]),
+        ("messages.parquet", []),
+        ("prompt.parquet", []),
+        ("text.parquet", []),
+    ):
+        assert main(["init", "mine", *given, str(written / name), *task]) == 0
+        made = read(written).training
+        assert (made.task == "finetune") == (name != "text.parquet")
+        assert made.sequence_length == (2048 if made.task == "finetune" else made.sequence_length)
+    (written / "chats.jsonl").write_bytes(json.dumps({"messages": chat}).encode("utf-16") + "\n".encode("utf-16-le"))
+    assert main(["init", "mine", *given, str(written / "chats.jsonl")]) == 2
+    assert "chats.jsonl: is not UTF-8; convert it, for example with iconv" in capsys.readouterr().err
 
 
 def test_a_folder_of_this_machine_tells_what_its_model_needs(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,6 +232,7 @@ def test_a_folder_of_this_machine_tells_what_its_model_needs(written: Path, caps
     for broken in (
         "{",
         '{"a": ' + 9**6 * "[",
+        '{"n_positions": 64}' + (8 << 20) * " ",
         *(f'{{"n_positions": {given}}}' for given in ('"many"', "1e999", "[9]")),
     ):
         (large / "config.json").write_text(broken)
