@@ -24,7 +24,7 @@ from trainer.config.paths import folder, path_or_name
 from trainer.config.vocabulary import TRAINABLE, words_to_train
 from trainer.data import conversations
 from trainer.data.batches import CONVERSATIONS, INDEX, VERSION, open_dataset
-from trainer.data.chat_template import CONFIG, TEMPLATE, described, plain_template
+from trainer.data.chat_template import TEMPLATE, chat_files
 from trainer.data.documents import DOCUMENTS, PIECE_BYTES, Piece, TextField, plan
 from trainer.data.encoding import PASSAGE, Differs, unfit
 from trainer.data.lock import only_writer
@@ -158,8 +158,10 @@ def prepare(
     identity |= {"tokenizer_sha256": digest(tokenizer, beside), "vocabulary": vocabulary}
     between = [end, *beginning(tokenizer)]
     if documents == conversations.DOCUMENTS:
+        if text := next((source.name for source in sources if source.kind == "text"), None):
+            raise UserError(f"--input {text}: holds no conversations; give JSON lines, Parquet or hf:NAME")
         beside.pop(TEMPLATE, None)
-        beside |= _conversation_files(sources, folder, tokenizer, chat_template)
+        beside |= chat_files(folder, tokenizer, chat_template)
         identity["chat_sha256"] = digest(tokenizer, beside)
     elif chat_template is not None:
         raise UserError(f"--chat-template {chat_template}: is for --conversations; add that or leave it out")
@@ -243,27 +245,6 @@ def _tell(index: dict[str, Any]) -> None:
     """Log what the records hold and no model learns from them."""
     for counted, name, count in index.get("not_learned", []):
         event("not_learned", what=name, **{counted: count})
-
-
-def _conversation_files(
-    sources: list[Source], folder: Path | None, tokenizer: Tokenizer, chat_template: Path | None
-) -> dict[str, bytes]:
-    """Files beside tokenizer.json, by name: tokenizer_config.json and the chat template. Raises UserError."""
-    for source in sources:
-        if source.kind == "text":
-            raise UserError(f"--input {source.name}: holds no conversations; give JSON lines, Parquet or hf:NAME")
-    config, template = described(folder, tokenizer)
-    if chat_template is not None:
-        config.pop("chat_template", None)
-        try:
-            template = chat_template.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--chat-template {chat_template}: cannot be read ({error})") from None
-    elif not template and "chat_template" not in config:
-        template = plain_template(tokenizer, config)
-        event("chat_template", chosen="built-in", reason="'the tokenizer has none'", file=TEMPLATE)
-    texts = {CONFIG: json.dumps(config, indent=1) + "\n", **({TEMPLATE: template} if template else {})}
-    return {name: text.encode() for name, text in texts.items()}
 
 
 def _learned(sources: list[Source], recipe: Recipe) -> Iterator[str]:

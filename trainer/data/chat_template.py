@@ -1,5 +1,6 @@
 """The chat template of a tokenizer and its tokenizer_config.json, which others wrote, as transformers reads them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from trainer.config.values import kind
 from trainer.data.tokenizer import COMPANIONS, end_of_text
 from trainer.errors import UserError, one_line
 from trainer.files import TEMPLATES, read_json
+from trainer.log import event
 
 CONFIG, _, TEMPLATE = COMPANIONS
 
@@ -26,29 +28,38 @@ def known(folder: Path, tokenizer: Tokenizer) -> Any:
         ) from None
 
 
-def described(folder: Path | None, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
-    """tokenizer_config.json and chat template of the tokenizer in a folder; empty without one.
+def chat_files(folder: Path | None, tokenizer: Tokenizer, chosen: Path | None) -> dict[str, bytes]:
+    """tokenizer_config.json and chat template of a dataset, of the tokenizer in a folder. Raises UserError.
 
-    Several templates stay in the former, by name, as transformers reads them where there is no other file.
+    chosen: a file instead of its own template. Several templates stay in tokenizer_config.json, by name, as
+    transformers reads them where there is no other file.
     """
     config = (read_json(folder / CONFIG) or {}) if folder is not None else {}
     config.pop("auto_map", None)  # code
     config.pop("chat_template", None)
+    if not config.get("eos_token"):
+        config["eos_token"] = tokenizer.id_to_token(end_of_text(tokenizer, folder))
     template: Any = ""
-    if folder is not None and any((folder / name).exists() for name in (*COMPANIONS, TEMPLATES)):
+    if chosen is not None:
+        try:
+            template = chosen.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"--chat-template {chosen}: cannot be read ({error})") from None
+    elif folder is not None and any((folder / name).exists() for name in (*COMPANIONS, TEMPLATES)):
         template = known(folder, tokenizer).chat_template or ""
     for text in template.values() if isinstance(template, dict) else [template]:
         if not isinstance(text, str):
             raise UserError(f"--tokenizer {folder}: its {CONFIG} has {kind(text)} as chat_template, not text; mend it")
     if isinstance(template, dict):
         config["chat_template"] = [{"name": name, "template": text} for name, text in template.items()]
-        template = ""
-    if not config.get("eos_token"):
-        config["eos_token"] = tokenizer.id_to_token(end_of_text(tokenizer, folder))
-    return config, str(template)
+    elif not template and chosen is None:
+        template = _plain_template(tokenizer, config)
+        event("chat_template", chosen="built-in", reason="'the tokenizer has none'", file=TEMPLATE)
+    found = {CONFIG: (json.dumps(config, indent=1) + "\n").encode()}
+    return found | ({TEMPLATE: template.encode()} if isinstance(template, str) else {})
 
 
-def plain_template(tokenizer: Tokenizer, config: dict[str, Any]) -> str:
+def _plain_template(tokenizer: Tokenizer, config: dict[str, Any]) -> str:
     """A template for a tokenizer without one: headings in plain words that every text model knows."""
     begin = begins(tokenizer, _word(config.get("bos_token")))
     return (
