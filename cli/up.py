@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -133,7 +133,7 @@ def down(stack: RunningStack = "", yes: Yes = False) -> int:
             return code
         enter_local()
     if local or stack != "local":
-        if refused := protection(exported(stack), stack):
+        if refused := protection(exported(stack), stack, _given(stack)):
             raise CommandError("\n".join(refused), code=2)
         # Outputs are addresses and commands, which readers of a workflow's log must not see.
         code = pulumi("destroy", stack, yes, local, "--suppress-outputs")
@@ -162,10 +162,14 @@ def _refuse_unasked(yes: bool, what: str) -> None:
         raise CommandError(f"nobody can be asked whether to {what} it without a terminal; give --yes", code=2)
 
 
+def _given(stack: str) -> Mapping[str, Any]:
+    """The values of a stack's file, which may be gone."""
+    return stack_file_values(stack) if (ROOT / f"Pulumi.{stack}.yaml").exists() else {}
+
+
 def _context(stack: str) -> str:
     """The context of a stack's cluster by its file, which may be gone."""
-    file = ROOT / f"Pulumi.{stack}.yaml"
-    cluster = stack_file_values(stack).get("cluster") if file.exists() else None
+    cluster = _given(stack).get("cluster")
     return str(cluster.get("context") or NODE_CONTEXT) if isinstance(cluster, Mapping) else NODE_CONTEXT
 
 

@@ -96,7 +96,7 @@ class Stack:
 
     def refuse_if_protected(self) -> None:
         """Raise Expected where anything of the stack is protected: without a preview Pulumi notices too late."""
-        expect(not (lines := protection(self._exported() or {}, self.name)), "; ".join(lines))
+        expect(not (lines := protection(self._exported() or {}, self.name, {})), "; ".join(lines))
 
     def destroy(self) -> None:
         self.refuse_if_protected()

@@ -19,9 +19,9 @@ from infra.clouds import keys
 from infra.cluster import Cluster
 from infra.config import ConfigError, StackConfig
 from infra.effect import Careful, Impossible, Mark, Replaces, marks
+from infra.state import BUILT
 from trainer.config.values import typed
 
-TYPE = "trainyard:infra:Built"
 #: Component type with a folder on the shared volume -> the output that names it, and the key under which `read` has it.
 FOLDERS = {
     "trainyard:workloads:Dataset": ("directory", "folder of the dataset"),
@@ -47,7 +47,7 @@ class Built(pulumi.ComponentResource):
     """Values that part of the stack was built with, written once `made` exists."""
 
     def __init__(self, name: str, values: Mapping[str, Any], made: pulumi.Resource | None):
-        super().__init__(TYPE, name)
+        super().__init__(BUILT, name)
         # As JSON text: a state drops null values.
         recorded = pulumi.Output.from_input(json.dumps(values))
         if isinstance(made, pulumi.CustomResource):
@@ -103,7 +103,7 @@ def read() -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {}
     for resource in (state or {}).get("outputs", {}).values():
-        if resource["type"] == TYPE:
+        if resource["type"] == BUILT:
             found |= json.loads(resource["outputs"].get("values") or "{}")
         elif resource["type"] in FOLDERS:
             output, key = FOLDERS[resource["type"]]

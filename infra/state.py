@@ -22,12 +22,15 @@ from infra.stackfiles import NODE_CONTEXT, PROJECT, ROOT
 BACKEND = ROOT / ".local" / "state"
 #: A resource's own input that makes the cloud refuse its deletion.
 KEY = "deletionProtection"
+#: The components that record what a stack was built with (infra/changes.py).
+BUILT = "trainyard:infra:Built"
 
 
-def protection(exported: Mapping[str, Any], stack: str) -> list[str]:
+def protection(exported: Mapping[str, Any], stack: str, given: Mapping[str, Any]) -> list[str]:
     """Why a stack may not be destroyed, from what `pulumi stack export` printed: a line a cause; none where it may be.
 
-    A cluster that only the cloud protects counts too: the cloud would refuse as late as Pulumi does.
+    A cluster that only the cloud protects counts too: the cloud would refuse as late as Pulumi does. `given`: the
+    values of the stack's file; a destroy goes by the state, and not by what the file says since the last `up`.
     """
     listed = (exported.get("deployment") or {}).get("resources") or []
     resources = [each for each in listed if not each.get("external")]  # those are only read
@@ -46,6 +49,16 @@ def protection(exported: Mapping[str, Any], stack: str) -> list[str]:
             f"stack {stack}: its state protects {_names(by_hand)} (`pulumi state protect`); nothing was destroyed; "
             f"run `pulumi state unprotect --stack {stack} {what}`, then the same command again"
         )
+    told = [(each.get("outputs") or {}).get("values") or "{}" for each in listed if each["type"] == BUILT]
+    built = {key: value for text in told for key, value in json.loads(text).items()}
+    for section, name in (("cluster", KEY), ("storage", "retain")):
+        said = given.get(section)
+        if isinstance(said, Mapping) and said.get(name) is True and built.get(f"{section}.{name}") is False:
+            lines.append(
+                f"{section}.{name}: true in Pulumi.{stack}.yaml, but stack {stack} was brought up with false, which "
+                f"counts; nothing was destroyed; run `trainyard up --stack {stack}`, or set it to false, then the same "
+                "command again"
+            )
     return lines
 
 

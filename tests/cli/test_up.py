@@ -18,6 +18,7 @@ import yaml
 
 from cli.__main__ import main
 from infra.stackfiles import NODE_CONTEXT, ROOT
+from infra.state import BUILT
 from review.recording import record_anywhere
 
 #: Records what is typed; fails where a file $FAIL names the command; knows a stack with a training.
@@ -106,6 +107,23 @@ def test_a_protected_stack_is_refused_before_anything_is_destroyed(
     assert [part for part in said if part not in told] == [], told
     assert told.count("nothing was destroyed") == len(told.splitlines())
     assert "destroy" not in typed.read_text()
+
+
+@pytest.mark.parametrize("key", ["storage.retain", "cluster.deletionProtection"])
+@pytest.mark.parametrize(("built", "code"), [(False, 2), (True, 0)])
+def test_what_the_file_would_keep_since_the_last_up_is_not_destroyed(
+    key: str, built: bool, code: int, typed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pulumi destroys by the state, in which the disk is to go."""
+    section, name = key.split(".")
+    monkeypatch.setattr("cli.up.stack_file_values", lambda _: {"storage": None, section: {name: True}})
+    parts = [in_state(BUILT, "storage", outputs={"values": json.dumps({key: built})}), in_state(BUILT, "cluster")]
+    typed.with_name("notes.state").write_text(json.dumps({"deployment": {"resources": parts}}))
+    assert main(["down", "--stack", "gcp-c3", "--yes"]) == code
+    assert ("destroy" in typed.read_text()) == built
+    assert capsys.readouterr().err.startswith(
+        "" if built else f"error: {key}: true in Pulumi.gcp-c3.yaml, but stack gcp-c3"
+    )
 
 
 def test_what_the_stack_only_reads_protects_nothing(typed: Path) -> None:
