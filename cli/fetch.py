@@ -83,7 +83,7 @@ def claim(folder: Path, target: Target, what: str) -> None:
     """Make a folder of this machine and note what it is for. Raises CommandError for one that holds anything else."""
     note, file = f"{what} of {target.namespace} in {target.context}", folder / NOTE
     folder.mkdir(parents=True, exist_ok=True)
-    there = file.read_text("utf-8") if file.is_file() else "other files"
+    there = file.read_text("utf-8", "replace") if file.is_file() else "other files"
     if there != note and any(each != file for each in folder.iterdir()):
         raise CommandError(
             f"--to {folder}: holds {plain(there)}; give a folder that is new, empty or of {what}", code=2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,18 @@ def fork_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def called(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """A command's exit code, output and error."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = __main__.main(list(arguments))
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
 def wire(tmp_path: Path) -> Wire:
     return Wire(tmp_path / "wire")
 
@@ -62,7 +75,7 @@ def run(volume_folder: Path) -> Path:
 
 @pytest.fixture
 def command(
-    tmp_path: Path, volume_folder: Path, run: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tmp_path: Path, volume_folder: Path, run: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch, called: Any
 ) -> Any:
     """`trainyard fetch` with the volume here: its exit code, output and error."""
 
@@ -73,15 +86,10 @@ def command(
         folder = run.with_name(another) if another else run
         return Target(f"context-{stack}", "n", "train", None, {}, str(folder))
 
-    def call(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = __main__.main(["fetch", *arguments])
-        return code, *capsys.readouterr()
-
     monkeypatch.setattr(runs, "DATA", str(volume_folder))
     monkeypatch.setattr(fetch, "bring_report", report)
     monkeypatch.setattr(fetch, "target_of", target_of)
     monkeypatch.setattr(fetch, "targets_of", lambda stack, file: [target_of(stack, "", None, file)])
     monkeypatch.setattr(fetch, "volume_pod", wire.volume_pod)
     monkeypatch.chdir(tmp_path)
-    return call
+    return lambda *arguments: called("fetch", *arguments)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from cli import compare, fetch, runs, target
-from cli.__main__ import main
 from cli.target import Target
 from tests.cli.volume import Wire, noise
 
@@ -33,9 +32,7 @@ def a_run(
 
 
 @pytest.fixture
-def call(
-    wire: Wire, volume_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Any:
+def call(wire: Wire, volume_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: Any) -> Any:
     """A command of a stack with three trainings: its exit code, output and error."""
 
     def report(pod: Any, bar: Any, folder: Path, *runs: str) -> None:
@@ -59,10 +56,8 @@ def call(
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> tuple[int, list[str], str]:
-        capsys.readouterr()
-        code = main(list(arguments))
-        shown = capsys.readouterr()
-        return code, shown.out.splitlines(), shown.err
+        code, said, error = called(*arguments)
+        return code, said.splitlines(), error
 
     return call
 

@@ -35,13 +35,6 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def chats(folder: Path, count: int = 2000) -> Path:
-    file = folder / "chats.jsonl"
-    talk = {"messages": [{"role": "user", "content": "Why?" * 20}, {"role": "assistant", "content": "Because. " * 40}]}
-    file.write_text(f"{json.dumps(talk)}\n" * count)
-    return file
-
-
 def read(folder: Path, name: str = "mine") -> StackConfig:
     return parse(ours(yaml.safe_load((folder / f"Pulumi.{name}.yaml").read_text())["config"]), name)
 
@@ -60,7 +53,7 @@ def kind(stack: str) -> str:
     ],
 )
 def test_what_it_writes_passes_every_check_on_the_machines_of_every_stack(like: str, model: str, written: Path) -> None:
-    data = str(chats(written)) if model == QWEN else "sample"
+    data = str(talks(written / "chats.jsonl", 700, 2000)) if model == QWEN else "sample"
     assert main(["init", "mine", "--like", like, "--data", data, "--model", model, *PLACE[kind(like)]]) == 0
     made, theirs = read(written), parse(stack_file_values(like), like)
     assert (made.nodes, made.workers.count, made.storage) == (theirs.nodes, theirs.workers.count, theirs.storage)
@@ -115,7 +108,7 @@ def test_without_a_size_nothing_is_made_up(written: Path, capsys: pytest.Capture
 
 
 def test_what_lies_on_this_machine_is_to_be_uploaded(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, data = weights(written), chats(written)
+    model, data = weights(written), talks(written / "chats.jsonl", 240, 9)
     assert main(["init", "mine", "--like", "local", "--data", str(data), "--model", str(model)]) == 0
     assert read(written).training.model.name == "/data/models/weights"
     shown = capsys.readouterr().out
@@ -123,7 +116,7 @@ def test_what_lies_on_this_machine_is_to_be_uploaded(written: Path, capsys: pyte
 
 
 def test_a_link_keeps_its_name_by_which_its_kind_is_known(written: Path) -> None:
-    chats(written).rename(written / "0a1b2c")
+    talks(written / "chats.jsonl", 240, 9).rename(written / "0a1b2c")
     (written / "train.jsonl").symlink_to("0a1b2c")
     assert main(["init", "mine", "--like", "local", "--data", str(written / "train.jsonl"), "--model", QWEN]) == 0
     assert read(written).dataset.input[0].endswith("train.jsonl")

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from cli import runs, volume
-from cli.__main__ import main
 from cli.cluster import TrainingJob
 from cli.target import Target
 from infra.stackfiles import ROOT
@@ -56,13 +55,7 @@ def jobs() -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def call(
-    wire: Wire,
-    volume_folder: Path,
-    jobs: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Any:
+def call(wire: Wire, volume_folder: Path, jobs: list[Any], monkeypatch: pytest.MonkeyPatch, called: Any) -> Any:
     """A command on the volume here: its exit code, output and error."""
 
     def config_maps(*_: Any, **__: Any) -> Any:
@@ -80,14 +73,7 @@ def call(
         monkeypatch.setattr(module, "targets_of", lambda *_: [Target("c", "n", "train", None, {})])
     monkeypatch.setattr(runs, "run_folder", lambda name: f"{volume_folder}/runs/{name}")
     monkeypatch.setattr(TrainingJob, "of", lambda *_: TrainingJob(api, api, Target("c", "n", "train", None, {})))
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(list(arguments))
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return call
+    return called
 
 
 def test_all_runs_are_listed_with_the_newest_first(call: Any, volume_folder: Path, jobs: list[Any]) -> None:
