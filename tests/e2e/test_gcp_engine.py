@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from infra.state import protection
 from tests.e2e import cloud_stack
 from tests.e2e.cloud_stack import JOB, CloudStack, by_change, of_cloud, replaced
 
@@ -78,12 +80,16 @@ def test_a_retained_disk_stays_and_comes_back(tmp_path: Any) -> None:
     stack = cloud_stack.make("gcp-c3", tmp_path)
     stack.configure(storage={"retain": True})
     stack.up()
+    wanted = {"storage": {"retain": True}}
+    assert protection(json.loads(stack.state()), "gcp-c3", wanted) == []
     stack.destroy()
     (disk,) = stack.cloud.things
     assert disk.title == DISK
     stack.configure(storage={"retain": False, "disk": disk.outputs["name"]})
     stack.up()
     assert [volume for volume in stack.cloud.of_type(":PersistentVolume") if disk.id in str(volume.inputs)]
+    (line,) = protection(json.loads(stack.state()), "gcp-c3", wanted)
+    assert line.startswith("storage.retain: true in Pulumi.gcp-c3.yaml, but stack gcp-c3 was brought up with false")
     stack.destroy()
     assert stack.cloud.titles() == {DISK}
 
