@@ -29,6 +29,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from trainer import patches
+from trainer.data.tokenizer import remove_chance
 from trainer.errors import UserError, offline, one_line
 from trainer.models import loading
 from trainer.parallel.world import World
@@ -248,9 +249,12 @@ def _tokenizer(source: loading.Source) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(source.model, trust_remote_code=False)
+        found: Any = AutoTokenizer.from_pretrained(source.model, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise UserError(f"{source.model}: has no readable tokenizer ({one_line(error)}); add its files") from None
+    if found.is_fast:
+        remove_chance(found.backend_tokenizer)
+    return found
 
 
 def _ends_as_text(tokenizer: Any) -> bool:

@@ -75,6 +75,7 @@ BEGINNINGS = {
     "a begin token": template(END, "text"),
     "an end token": template("text", END),
     "a begin and an end token": template(END, "text", END),
+    "none, but chance": None,
 }
 
 
@@ -134,6 +135,7 @@ class Case:
             begun = shutil.copytree(self.model, folder / kind)
             words = json.loads((begun / "tokenizer.json").read_text())
             words["post_processor"] = template
+            words["model"]["dropout"] = 0.0 if template else 0.9
             (begun / "tokenizer.json").write_text(json.dumps(words))
             self.lines[kind] = ["--model", str(begun), *common[2:], "own_brier,own_texts", "--json"]
         self.said: dict[str, Said] = toy.apart(ask, self.lines, str(folder))

@@ -43,11 +43,16 @@ def load_tokenizer(spec: str) -> Tokenizer:
     # Some files keep their last caller's settings: truncation to 512 tokens, padding to the longest text, or chance.
     found.no_truncation()
     found.no_padding()
-    model: Any = found.model
-    for key in ("dropout", "alpha", "nbest_size"):  # each encoding of a text would give other ids
+    remove_chance(found)
+    return found
+
+
+def remove_chance(tokenizer: Tokenizer) -> None:
+    """Let a text have the same ids each time that it is encoded."""
+    model: Any = tokenizer.model
+    for key in ("dropout", "alpha", "nbest_size"):
         if getattr(model, key, None) is not None:
             setattr(model, key, None)
-    return found
 
 
 def train(words: int, texts: Iterator[str]) -> Tokenizer:

@@ -23,6 +23,7 @@ from trainer.checkpoint.format import list_checkpoints, load_weights
 from trainer.config.schema import Config
 from trainer.config.settings import QuestionAnswering
 from trainer.data.batches import Batches
+from trainer.data.tokenizer import remove_chance
 from trainer.errors import UserError
 from trainer.files import write_json
 from trainer.models import capacity, loading, networks
@@ -127,6 +128,7 @@ def network(config: Config) -> tuple[Any, "PreTrainedModel"]:
         raise UserError(
             f"model.name: {name} has no tokenizer.json, which token offsets need; name a model that has one"
         )
+    remove_chance(tokenizer.backend_tokenizer)
     if len(tokenizer) > described.vocab_size:
         raise UserError(
             f"model.name: {name}: the tokenizer has {len(tokenizer)} tokens, the embedding {described.vocab_size} "
