@@ -173,7 +173,9 @@ def _card(system: Any, path: str, name: str, files: list[str]) -> str:
     others = [file for file in files if file != readme]
     splits = hub.splits(said, [file.removeprefix(path) for file in others if said or KINDS[kind_of(file)[0]] != "text"])
     if len(splits) > 1 and (said or any(split.startswith("train") for split in splits)):
-        hf = f"hf:{path} for its split train, or " if isinstance(system, LocalFileSystem) else ""
+        train = next((split for split in hub.splits(said, []) if split.startswith("train")), "train")  # UltraChat's
+        chosen = path if train == "train" else f"{path}:{train}"
+        hf = f"hf:{chosen} for its split {train}, or " if isinstance(system, LocalFileSystem) else ""
         raise UserError(
             f"--input {name}: holds the splits {', '.join(splits)}, and all of them would be learned; give {hf}the "
             "files of one"

@@ -84,6 +84,7 @@ NAMED = """configs:
   - {split: test, path: b.jsonl}
 """
 QUOTED = '"configs" : [{"data_files": [{"split": "train", path: a.jsonl}, {"split": "test", path: b.jsonl}]}]\n'
+SFT = NAMED.replace("split: train", "split: train_sft").replace("split: test", "split: test_sft")
 TOLD = "# split: all\npretty_name: 'the split: none'\n"
 
 
@@ -94,6 +95,7 @@ TOLD = "# split: all\npretty_name: 'the split: none'\n"
         (HEAD, ["train/0.txt", "dev/0.txt", ".cache/x/test.jsonl"], ["dev", "train"]),
         (HEAD.replace("{}", NAMED), ["a.jsonl", "b.jsonl"], ["train", "test"]),
         (HEAD.replace("{}", QUOTED), ["a.jsonl", "b.jsonl"], ["train", "test"]),
+        (HEAD.replace("{}", SFT), ["a.jsonl", "b.jsonl"], ["train_sft", "test_sft"]),
         (None, ["my_train.jsonl", "my_eval.jsonl.gz"], ["eval", "train"]),
     ],
 )
@@ -107,7 +109,8 @@ def test_a_clone_with_several_splits_is_refused_and_names_them(
         find([str(tmp_path)])
     told = str(caught.value)
     assert f"--input {tmp_path}: holds the splits {', '.join(splits)}, and all of them would be learned" in told
-    assert f"give hf:{tmp_path} for its split train" in told
+    train = "train_sft" if "train_sft" in splits else "train"
+    assert f"give hf:{tmp_path}{':train_sft' * (train != 'train')} for its split {train}, or" in told
 
 
 @pytest.mark.parametrize(
