@@ -227,9 +227,11 @@ def test_the_validation_set_is_of_the_whole_split_and_does_not_depend_on_the_mic
 
 def test_workers_whose_memories_differ_take_what_the_smallest_allows(tmp_path: Path) -> None:
     world: Any = SimpleNamespace(
-        device=torch.device("cpu"), together=lambda task: task(), gather=lambda windows: [windows, 2]
+        device=torch.device("cpu"),
+        together=lambda task: task(),
+        gather=lambda told: [told, [2, "one"]],
     )
-    task: Any = SimpleNamespace(build=lambda settings, most: SimpleNamespace(windows=min(most or 4, 4)))
+    task: Any = SimpleNamespace(build=lambda settings, most: SimpleNamespace(windows=min(most or 4, 4), data="one"))
     assert train.build(task, config.Config(), tmp_path, world).windows == 2
 
 
