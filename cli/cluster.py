@@ -142,9 +142,8 @@ class TrainingJob:
         """The nodes of these pods whose kubelet has stopped to answer -> since when."""
         found = {}
         for node in {pod["spec"]["nodeName"] for pod in pods if _is_doubtful(pod)}:
-            with suppress(
-                ApiException, urllib3.exceptions.HTTPError
-            ):  # not everybody may read nodes, and one may be gone
+            # Not everybody may read nodes, and one may be gone.
+            with suppress(ApiException, urllib3.exceptions.HTTPError):
                 unknown = condition(as_json(self.core.read_node, node), "Ready", "Unknown")
                 if since := moment(unknown.get("lastTransitionTime")):
                     found[node] = since

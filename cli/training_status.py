@@ -186,12 +186,8 @@ def summarize(
     `refusal` is why the cluster makes no pod; `silent` are nodes that do not answer, and since when; `price` is USD per
     hour of a node.
     """
-    told, end, (result, of_done), now = (
-        job.get("status") or {},
-        end_of(job),
-        _last_words(pods),
-        now or datetime.now(UTC),
-    )
+    told, end, now = job.get("status") or {}, end_of(job), now or datetime.now(UTC)
+    result, of_done = _last_words(pods)
     record, kind, wanted = newest([record, of_done]), end.get("type", ""), job["spec"].get("parallelism") or 0
     condition, why = _ended(end, result) if end else _going(job, pods, refusal, price)
     happened = [

@@ -71,7 +71,7 @@ def api_client(
     from kubernetes import config  # takes a second
 
     # The client opens its files as text of this machine, and where a program gives no credentials it logs the reason
-    # and asks without any (kubernetes 36.0.2, config/kube_config.py, load_config and _load_from_exec_plugin).
+    # and asks without any (kubernetes 37.0.1, config/kube_config.py, load_config and _load_from_exec_plugin).
     vars(config.kube_config).update(open=_open, logging=SimpleNamespace(error=_refuse))
     made = config.new_client_from_config(config_file=kubeconfig, context=context, client_configuration=configuration)
     manager = made.rest_client.pool_manager

@@ -19,7 +19,7 @@ from infra.clouds import keys
 from infra.cluster import Cluster
 from infra.config import ConfigError, StackConfig
 from infra.effect import Careful, Impossible, Mark, Replaces, marks
-from infra.state import BUILT
+from infra.state import BUILT, KEY
 from trainer.config.values import typed
 
 #: Component type with a folder on the shared volume -> the output that names it, and the key under which `read` has it.
@@ -34,7 +34,7 @@ PRECIOUS = ("cluster", "data", "objects")
 KIND = "cluster.kind"
 #: The key under which Pulumi refuses to replace the cluster: without a preview in the middle of the `up`, when a new
 #: disk is made and the old one is to go, and no `up` leads back (3.200.0).
-PROTECTED = "cluster.deletionProtection"
+PROTECTED = f"cluster.{KEY}"
 #: Keys that say what a change of another one loses.
 READ = ("storage.retain", "storage.tier", PROTECTED)
 #: Key of the record for the shared volume's kind, with the default filled in.

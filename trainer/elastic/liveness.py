@@ -186,7 +186,7 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
             return _RendezvousState()
 
     def _sanitize(self) -> None:
-        state, interval, beats = self._state, self._settings.keep_alive_interval.total_seconds(), self._beats
+        state, interval = self._state, self._settings.keep_alive_interval.total_seconds()
         now = self._clock()
         # Count at most half an interval of a pause (store away, process frozen). A live member is then silent for at
         # most an interval before the pause, this half, and an interval after it: less than the three that it may be.
@@ -195,11 +195,10 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         self._looked = now
 
         members = {str(node): node for node in state.last_heartbeats}
-        for member, node in members.items():
-            if member in beats:
-                state.last_heartbeats[node] = beats[member].moment
         moments = {member: state.last_heartbeats[node] for member, node in members.items()}
-        for member, moment in (moments | {member: beat.moment for member, beat in beats.items()}).items():
+        moments |= {member: beat.moment for member, beat in self._beats.items()}
+        state.last_heartbeats.update({node: moments[member] for member, node in members.items()})
+        for member, moment in moments.items():
             if member not in self._seen or self._seen[member][0] != moment:
                 self._seen[member] = moment, self._watched
         self._dead_nodes = [node for member, node in members.items() if self._is_lost(member)]
