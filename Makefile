@@ -31,7 +31,7 @@ clean: .venv/infra.stamp  ## ask (YES=1: do not), stop the node, and remove .loc
 
 test: .venv/dev.stamp  ## all fast tests
 	@command -v rsync >/dev/null || $(PY) -c "from local import shell; shell.install(('rsync',))"
-	@$(TRAINYARD) local toolchain etcd actionlint
+	@$(TRAINYARD) local toolchain etcd
 	$(PY) -m pytest -m "not cluster and not engine" -n $$(($$(nproc) + 2)) --dist worksteal
 
 e2e: .venv/dev.stamp  ## real node, real engine, real training (root); MARKS=engine: without a node
