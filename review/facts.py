@@ -10,9 +10,6 @@ import re
 import subprocess
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from infra.stackfiles import ROOT
 
@@ -25,14 +22,11 @@ FILES = [
 DAY = re.compile(r"\b20(?:2[5-9]|[3-9]\d)-\d\d(?:-\d\d)?\b(?![-T])")
 
 
-def facts(
-    days: Annotated[int, typer.Option(metavar="DAYS", min=0, help="Only those that are at least so old.")] = 0,
-) -> None:
+def facts() -> None:
     """Print a line a fact: its age in days, where it stands, and its own words."""
     today = datetime.now(UTC).date()
     for read, place, words in found(ROOT):
-        if (age := (today - read).days) >= days:
-            print(f"{age:5} days  {place}  {words}")
+        print(f"{(today - read).days:5} days  {place}  {words}")
 
 
 def found(root: Path) -> list[tuple[date, str, str]]:

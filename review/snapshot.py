@@ -11,7 +11,7 @@ import difflib
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 from unittest.mock import patch
@@ -23,6 +23,7 @@ from cli import CommandError
 from cli.target import StackNames
 from infra.stackfiles import ROOT, ours, stack_file_values, stacks
 from review.recording import SECRET, SIGNATURE, Recorded, Recording, closure, record_anywhere
+from trainer.config.base import flat
 from trainer.config.values import StackReader, read_yaml
 
 FOLDER = ROOT / "tests" / "snapshots"
@@ -30,13 +31,6 @@ HEADER = """\
 # What stack {stack} declares: `make snapshots` writes this file, and a test fails when it is stale.
 # after: what must exist before (what follows from others is left out); a parent comes first as well.
 """
-#: Snapshots of a stack with further sections, which no shipped file has: name -> stack, sections.
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "aws-g4dn-trainings": (
-        "aws-g4dn",
-        {"trainings": {"long": {"steps": 5000}}, "sweep": {"optimizer.learningRate": [0.00005, 0.0001]}},
-    )
-}
 #: A list or mapping of at most so many characters is written on one line.
 SHORT = 80
 #: Least number of resources of one type that are named together.
@@ -52,17 +46,13 @@ _HASHES = (
 
 def snapshot(stack: Recording, name: str) -> str:
     """The text of a recorded stack; the same graph gives the same text."""
-    return HEADER.format(stack=name) + yaml.dump(content(stack), Dumper=_Dumper, width=120, sort_keys=False)
-
-
-def content(stack: Recording) -> dict[str, Any]:
-    """The content of a recorded stack's snapshot."""
     by_urn = {item.urn: item for item in stack.resources}
     before = closure({urn: item.dependencies for urn, item in by_urn.items()})
     # Sort components with their children, by name: the order of registration differs from run to run.
     ordered = sorted(stack.resources, key=lambda item: (item.urn.split("::")[2], item.name))
     entries = {_title(item): entry(item, by_urn, _after(item, by_urn, before)) for item in ordered}
-    return {"resources": entries, "outputs": _plain(stack.outputs)}
+    content = {"resources": entries, "outputs": _plain(stack.outputs)}
+    return HEADER.format(stack=name) + yaml.dump(content, Dumper=_Dumper, width=120, sort_keys=False)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -153,44 +143,34 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def difference(stack: str, folder: Path | None = None) -> str:
-    """The program's difference from the reviewed snapshot as a unified diff; empty: none."""
-    path = (folder or FOLDER) / f"{stack}.yaml"
+def declared(stack: str, values: Mapping[str, Any] | None = None) -> str:
+    """The snapshot of a stack now, as if the trainer's code were always the same: it is in the names of Jobs too.
+
+    `values`: by default those of its file.
+    """
+    with patch("infra.image.content_hash", lambda *_: "0" * 12):
+        return snapshot(record_anywhere(stack, values), stack)
+
+
+def difference(stack: str, now: str) -> str:
+    """The difference of a snapshot from the reviewed one as a unified diff; empty: none."""
+    path = FOLDER / f"{stack}.yaml"
     reviewed = path.read_text() if path.exists() else ""
-    now = snapshot(_recorded(stack), stack)
     lines = difflib.unified_diff(
         reviewed.splitlines(), now.splitlines(), f"reviewed {path.name}", "what the program declares", lineterm=""
     )
     return "\n".join(lines)
 
 
-def _recorded(name: str, values: Mapping[str, Any] | None = None) -> Recording:
-    """A stack, or a variant of one, as if the trainer's code were always the same: it is in the names of Jobs too.
-
-    `values`: by default those of its file.
-    """
-    stack, further = VARIANTS.get(name, (name, {}))
-    with patch("infra.image.content_hash", lambda *_: "0" * 12):
-        return record_anywhere(stack, {**(stack_file_values(stack) if values is None else values), **further})
-
-
-def _with_variants(stacks: Iterable[str]) -> list[str]:
-    """Stacks and their variants."""
-    names = list(stacks)
-    return [*names, *(name for name, (stack, _) in VARIANTS.items() if stack in names)]
-
-
-def summary(name: str, ref: str) -> str:
-    """What a stack, or a variant of one, declares now against what it declared in the commit `ref`, as Markdown: the
-    keys of its file that differ, the resources that are added, changed and deleted, and the cost. `pulumi preview` sees
-    the cloud too.
+def summary(stack: str, ref: str) -> str:
+    """What a stack declares now against what it declared in the commit `ref`, as Markdown: the keys of its file that
+    differ, the resources that are added, changed and deleted, and the cost. `pulumi preview` sees the cloud too.
 
     Raises:
         CommandError: git knows no such commit, or the program refuses the stack's file.
     """
-    stack = VARIANTS.get(name, (name, {}))[0]
     given = _given(ref, stack), stack_file_values(stack) if stack in stacks() else {}
-    old, new = _at(ref, name, given[0]), yaml.safe_load(snapshot(_recorded(name), name)) if given[1] else {}
+    old, new = _at(ref, stack, given[0]), yaml.safe_load(declared(stack)) if given[1] else {}
     before, after = (side.get("resources") or {} for side in (old, new))
     rows = {
         "added": after.keys() - before.keys(),
@@ -198,13 +178,14 @@ def summary(name: str, ref: str) -> str:
         "changed": {title for title in after.keys() & before.keys() if after[title] != before[title]},
     }
     costs = [(side.get("outputs") or {}).get("costPerHour") or {} for side in (old, new)]
-    lines = [f"### {name} against {ref}", "", ", ".join(f"{len(titles)} {what}" for what, titles in rows.items())]
+    lines = [f"### {stack} against {ref}", "", ", ".join(f"{len(titles)} {what}" for what, titles in rows.items())]
     for key, words in (("atRest", "at rest"), ("atFullSize", "at full size")):
         was, now = (cost.get(key, 0) for cost in costs)
         if was != now:
             lines.append(f"USD an hour {words} by list prices: {was} → {now}")
     if all(given):  # a snapshot has neither digests nor secrets, and keys such as cluster.ttlHours change no resource
-        rows[f"other in Pulumi.{stack}.yaml:"] = {*_differing(*given)}
+        was, now = map(flat, given)
+        rows[f"other in Pulumi.{stack}.yaml:"] = {key for key in was | now if was.get(key) != now.get(key)}
     # Code spans: a fork's change must not act as markup on our page.
     titles = [
         f"- {what} `{' '.join(title.replace('`', ' ').split())}`"
@@ -223,26 +204,16 @@ def _given(ref: str, stack: str) -> dict[str, Any]:
     return ours(content.get("config") or {})
 
 
-def _differing(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    for key in old.keys() | new.keys():
-        sides = old.get(key), new.get(key)
-        if all(isinstance(side, Mapping) for side in sides):
-            yield from _differing(*sides, f"{path}{key}.")  # pyrefly: ignore[bad-argument-type]
-        elif sides[0] != sides[1]:
-            yield f"{path}{key}"
-
-
-def _at(ref: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _at(ref: str, stack: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """What a stack declared in a commit, where its file gave these values; empty: it had none there.
 
     The commit's reviewed snapshot tells; where it has none, as of one's own stacks, this program records that file.
     """
-    text = _git("show", f"{ref}:{(FOLDER / f'{name}.yaml').relative_to(ROOT)}")
+    text = _git("show", f"{ref}:{(FOLDER / f'{stack}.yaml').relative_to(ROOT)}")
     if text is None and given:
         try:
-            text = snapshot(_recorded(name, given), name)
+            text = declared(stack, given)
         except CommandError as error:
-            stack = VARIANTS.get(name, (name, {}))[0]
             raise CommandError(f"Pulumi.{stack}.yaml in {ref} cannot be compared: {error}", code=2) from None
     return yaml.safe_load(text) if text and given else {}
 
@@ -272,16 +243,17 @@ def review(
     ] = None,
 ) -> int:
     if against:
-        print("\n\n".join(summary(name, against) for name in _with_variants(_since(against, names or []))))
+        print("\n\n".join(summary(name, against) for name in _since(against, names or [])))
         return 0
     changed = []
-    for stack in _with_variants(names or []):
-        if text := difference(stack):
+    for stack in names or []:
+        now = declared(stack)
+        if text := difference(stack, now):
             changed.append(stack)
             print(text)
             if update:
                 FOLDER.mkdir(parents=True, exist_ok=True)
-                (FOLDER / f"{stack}.yaml").write_text(snapshot(_recorded(stack), stack))
+                (FOLDER / f"{stack}.yaml").write_text(now)
     if changed and not update:
         print(f"\nThe program no longer matches the reviewed snapshots ({', '.join(changed)}).", file=sys.stderr)
         print("If you mean the change, run `make snapshots` and commit the files with it.", file=sys.stderr)
