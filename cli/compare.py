@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from cli import CommandError, last_line
 from cli.cluster import TrainingJob
@@ -24,8 +23,9 @@ from cli.programs import find_rsync
 from cli.progress import Bar
 from cli.rsync import bring
 from cli.runs import AsJson, Run, read
+from cli.table import cells, table, wide
 from cli.target import Kubeconfig, RunningStack, Target, targets_of
-from cli.volume import show, users
+from cli.volume import users
 from trainer.contract import differing
 from trainer.plain import plain
 from workloads.layout import run_folder
@@ -62,7 +62,7 @@ def compare(
         ]
         print(json.dumps(told, indent=1, default=str))
         return
-    show(_table(ranking, names))
+    wide().print(_table(ranking, names))
     for line in [*remarks(ranking), *([] if run or everything else missing(targets, ranking, used))]:
         print(plain(line))
     if html and begun:
@@ -168,22 +168,17 @@ def _table(ranking: Ranking, names: dict[str, str]) -> Table:
     figure, keys = ranking.figure, differing([run.settings for run in ranking.runs if run.settings])
     lasts = [key.rpartition(".")[2] for key in keys]
     short = {key: last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)}
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column("", justify="right")
     title = "training" if any(names.get(run.name) for run in ranking.runs) else "run"
-    table.add_column(title, overflow="fold", min_width=12)
-    for column in (TITLES[figure], "step"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("differs in", overflow="fold")
+    right = ("", TITLES[figure], "step")
+    shown = table("", title, TITLES[figure], "step", "state", "differs in", right=right, whole=("state",), gap=1)
+    shown.columns[1].min_width = 12
     for run, place in ranking.ranked:
         known = f"{run.figures[figure]:.4f}" if figure in run.figures else ""
         at = run.validated if known else run.figures.get("step")
         step = f"{at:,}" if at is not None else ""
         own = [f"{short[key]} {_value(run.settings.get(key))}" for key in keys] if run.settings else []
-        texts = [Text(plain(text)) for text in (run.state, ", ".join(own))]
-        table.add_row(str(place or ""), Text(plain(names.get(run.name) or run.name)), known, step, *texts)
-    return table
+        shown.add_row(*cells(place, names.get(run.name) or run.name, known, step, run.state, ", ".join(own)))
+    return shown
 
 
 def _value(value: Any) -> str:

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from cli import CommandError
 from cli.progress import age
-from cli.status import all_of, cells, table, wide
+from cli.status import all_of
+from cli.table import cells, table, wide
 from cli.target import STOPPED, ask_pulumi, configuration, is_local, targets_of
 from infra import state
 from infra.cost import dollars, estimate

@@ -14,14 +14,14 @@ import typer
 import yaml
 from rich.filesize import decimal
 from rich.table import Table
-from rich.text import Text
 
 from cli import CommandError
 from cli.cluster import TrainingJob
 from cli.pods import Pod, volume_pod
 from cli.progress import age
+from cli.table import cells, table, wide
 from cli.target import Kubeconfig, RunningStack, targets_of
-from cli.volume import show, users
+from cli.volume import users
 from trainer.config.base import flat
 from trainer.config.values import Plain, read_yaml
 from trainer.contract import UNREADABLE, checkpoint_step, patience
@@ -95,7 +95,7 @@ def runs(stack: RunningStack = "", kubeconfig: Kubeconfig = None, as_json: AsJso
     if as_json:
         print(json.dumps([run.as_json() for run in found], indent=1, default=str))
     elif found:
-        show(_table(found))
+        wide().print(_table(found))
     else:
         print(f"no run yet; the first training makes one in {run_folder('')}")
 
@@ -157,16 +157,11 @@ def settings(text: Any) -> dict[str, Any]:
 
 
 def _table(found: list[Run]) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold")
-    table.add_column("model", overflow="fold")
-    table.add_column("state", no_wrap=True)
-    for column in ("step", "loss", "valid.", "size", "age"):
-        table.add_column(column, justify="right", no_wrap=True)
+    figures = ("step", "loss", "valid.", "size", "age")
+    shown = table("run", "model", "state", *figures, right=figures, whole=("state",), gap=1)
     for run in found:
         losses = [f"{run.figures[key]:.3f}" if key in run.figures else "" for key in ("loss", "validation_loss")]
         step = f"{run.figures['step']:,}" if "step" in run.figures else ""
         old = "" if run.age is None else age(run.age)
-        names = (Text(plain(text)) for text in (run.name, run.model, run.state))
-        table.add_row(*names, step, *losses, decimal(run.bytes), old)
-    return table
+        shown.add_row(*cells(run.name, run.model, run.state, step, *losses, decimal(run.bytes), old))
+    return shown

@@ -8,21 +8,19 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from cli.cluster import AT_ONCE, GoneError, TrainingJob, moment, node_kinds, silence
 from cli.progress import age, time_to_go
 from cli.runs import AsJson
+from cli.table import cells, table, wide
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, node_price
 from cli.training_status import TrainingStatus, look
-from cli.volume import WIDE
 from trainer.plain import counted, plain
 
 INCIDENTS = 12
@@ -43,11 +41,6 @@ def status(
         print(json.dumps(told, indent=1, default=lambda value: value.isoformat(timespec="seconds")))
         return
     wide().print(screen(found[0], targets[0]) if len(targets) == 1 else overview(found, targets[0]))
-
-
-def wide() -> Console:
-    """The terminal; where there is none, so wide that each row is a line."""
-    return console if (console := Console()).is_terminal else Console(width=WIDE)
 
 
 def json_of(found: TrainingStatus) -> dict[str, Any]:
@@ -77,24 +70,11 @@ def all_of(targets: list[Target], price: float | None = None) -> list[TrainingSt
     return [dataclasses.replace(each, nodes=dict(counts)) for each, counts in zip(found, nodes, strict=True)]
 
 
-def table(*columns: str, right: Iterable[str] = (), gap: int = 2) -> Table:
-    """An empty table without lines; `right` are the columns that are set to the right, and stay on one line."""
-    made = Table(box=None, padding=(0, gap, 0, 0))
-    for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", no_wrap=name in right, overflow="fold")
-    return made
-
-
-def cells(*row: object) -> list[Text]:
-    """Of a table: what pods say is no markup."""
-    return [each if isinstance(each, Text) else Text(plain("" if each is None else each)) for each in row]
-
-
 def overview(found: list[TrainingStatus], target: Target) -> Group:
     """A line for each training, then why they are so and what they wait for, and on which nodes they run."""
     figures = ("step", "loss", "valid.", "workers", "cost", "left", "age")
-    shown = table("training", "state", *figures, right=("state", *figures), gap=1)
-    shown.columns[0].min_width, shown.columns[1].justify = 12, "left"
+    shown = table("training", "state", *figures, right=figures, whole=("state",), gap=1)
+    shown.columns[0].min_width = 12
     lines = []
     for each in found:
         known, told = each.figures, each.record.times.get("step")

@@ -11,9 +11,7 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
 
 from cli import CommandError, last_line
 from cli.cluster import TrainingJob, as_json, asking, end_of
@@ -25,8 +23,6 @@ from workloads.layout import CONFIGURED, DATA
 Place = Annotated[str, typer.Argument(metavar="PATH", help=f"Under {DATA}. Default: {DATA} itself.")]
 ROOTS = (".", "runs", "datasets", "models")
 """Folders of the volume that hold what is listed, and are never removed themselves."""
-WIDE = 200
-"""Characters of a line where no terminal shows it: another program reads it."""
 
 
 def ls(path: Place = "", stack: RunningStack = "", kubeconfig: Kubeconfig = None) -> None:
@@ -155,9 +151,3 @@ def _agreed(question: str) -> bool:
     if not sys.stdin.isatty():
         raise CommandError(f"{question} There is no terminal to ask; nothing was removed. To do it: --yes", code=2)
     return typer.confirm(question)
-
-
-def show(table: Table) -> None:
-    """Print a table, as wide as the terminal, or so that each row is a line."""
-    if table.row_count:
-        Console(width=None if sys.stdout.isatty() else WIDE, highlight=False).print(table)
