@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import botocore.session
 import pytest
 from botocore.awsrequest import AWSResponse
+from botocore.loaders import Loader
 
 from infra.config import StackConfig
 from infra.eks.doctor.aws_client import Amazon
@@ -147,12 +149,19 @@ def test_what_google_has_of_a_stack_whose_name_begins_alike_is_not_left_over() -
     ]
 
 
+#: Reading the models of AWS's services takes longer than all else.
+LOADER = Loader()
+
+
 class Wire:
     """AWS's answers by operation, as the SDK reads them off the wire; the SDK validates the parameters."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers, self.asked = answers, list[tuple[str, str]]()
-        session = boto3.Session(aws_access_key_id="AKIA", aws_secret_access_key="x", region_name="us-east-2")
+        core = botocore.session.Session()
+        core.register_component("data_loader", LOADER)
+        login = {"aws_access_key_id": "AKIA", "aws_secret_access_key": "x", "region_name": "us-east-2"}
+        session = boto3.Session(**login, botocore_session=core)
         session.events.register("before-send.*.*", self._answer)  # pyrefly: ignore[bad-argument-type]
         self.amazon = Amazon(session, "us-east-2", account="123456789012")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from prove.engine import Cannot, OverLimit, Result, State, Step, load, play
+from prove.engine import Cannot, OverLimit, State, Step, load, play
 
 SILENT: Any = SimpleNamespace(begin=lambda step: None, end=lambda step, result: None)
 
@@ -30,8 +30,14 @@ def run(state: State, *steps: Step) -> tuple[bool, dict[str, str]]:
     return good, {name: result.verdict for name, result in state.results.items()}
 
 
-def fails(_: State) -> str:
-    raise AssertionError("it did\nnot hold")
+def raises(error: BaseException) -> Callable[[State], str]:
+    def play(_: State) -> str:
+        raise error
+
+    return play
+
+
+FAILS = raises(AssertionError("it did\nnot hold"))
 
 
 def bills(state: State) -> str:
@@ -50,49 +56,30 @@ CLOSING = (step("destroy", ends_the_bill, closing=True), step("cost", closing=Tr
 CLOSED = {"destroy": "passed", "cost": "passed"}
 
 
-def test_each_step_leaves_verdict_time_and_evidence(state: State) -> None:
-    def slow(_: State) -> str:
-        time.sleep(0.1)
-        return "one seen"
-
-    assert run(state, step("one", slow)) == (True, {"one": "passed", **CLOSED})
-    found = state.results["one"]
-    assert found.evidence == "one seen"
-    assert found.seconds >= 0.1
-    assert found.begun.endswith("Z")
-
-
-def test_what_cannot_be_done_here_is_no_pass_and_no_failure(state: State) -> None:
-    def cannot(_: State) -> str:
-        raise Cannot("no accelerators")
-
-    assert run(state, step("gpu", cannot), step("after")) == (True, {"gpu": "cannot", "after": "passed", **CLOSED})
-    assert state.results["gpu"].evidence == "no accelerators"
-
-
-def test_a_failed_step_says_why_in_one_line_and_the_others_are_played(state: State) -> None:
-    assert run(state, step("one", fails), step("two")) == (False, {"one": "failed", "two": "passed", **CLOSED})
-    assert state.results["one"].evidence == "it did not hold"
-
-
-def test_after_a_needed_step_that_failed_it_only_destroys(state: State) -> None:
-    verdicts = {"up": "failed", "two": "not played", **CLOSED}
-    assert run(state, step("up", fails, needed=True), step("two")) == (False, verdicts)
-    assert state.results["two"] == Result("not played", "up failed")
-
-
-def test_a_step_of_ours_that_breaks_is_a_failure_and_destroys_too(state: State) -> None:
-    assert run(state, step("one", lambda _: {}["x"])) == (False, {"one": "failed", **CLOSED})
-    assert "test_engine.py" in state.notes["tracebacks"]["one"]
+@pytest.mark.parametrize(
+    ("does", "needed", "good", "verdicts", "evidence"),
+    [
+        (lambda _: "one\nseen", False, True, ("passed", "passed"), "one seen"),
+        (raises(Cannot("no accelerators")), True, True, ("cannot", "passed"), "no accelerators"),
+        (FAILS, False, False, ("failed", "passed"), "it did not hold"),
+        (FAILS, True, False, ("failed", "not played"), "it did not hold"),
+        (raises(ZeroDivisionError("ours")), False, False, ("failed", "passed"), "ZeroDivisionError: ours"),
+    ],
+)
+def test_each_step_leaves_verdict_and_evidence_and_the_last_ones_are_always_played(
+    does: Callable[[State], str], needed: bool, good: bool, verdicts: tuple[str, str], evidence: str, state: State
+) -> None:
+    played = run(state, step("one", does, needed=needed), step("two"))
+    assert played == (good, dict(zip(("one", "two"), verdicts, strict=True)) | CLOSED)
+    assert state.results["one"].evidence == evidence
+    assert state.results["one"].begun.endswith("Z")
+    assert ("test_engine.py" in str(state.notes)) == (verdicts[0] == "failed")
 
 
 def test_interrupted_it_can_be_destroyed_and_knows_what_is_billed(state: State) -> None:
-    def interrupted(_: State) -> str:
-        raise KeyboardInterrupt
-
     state.limit_usd = 100
     with pytest.raises(KeyboardInterrupt):
-        run(state, step("up", bills), step("two", interrupted))
+        run(state, step("up", bills), step("two", raises(KeyboardInterrupt())))
     second = load(state.file)
     assert second is not None
     assert second.results["two"].evidence == "interrupted"

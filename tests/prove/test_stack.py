@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,22 +15,8 @@ import pytest
 
 from cli.__main__ import main
 from faults.fault import Expected, until
-from faults.stack import Stack
-from infra.stackfiles import ROOT
-from prove import close
-
-#: A proof that holds its lock and only runs `pulumi up`.
-DRIVER = """
-import fcntl, os, signal, sys
-from pathlib import Path
 from faults.stack import Stack, stop_signals
-folder = Path(sys.argv[1])
-lock = open(folder / "lock", "w")
-fcntl.flock(lock, fcntl.LOCK_EX)
-stack = Stack("prove-x", folder, dict(os.environ), {"cluster": {}}, held=(lock.fileno(),))
-with stop_signals(signal.default_int_handler):
-    stack.up()
-"""
+from prove import close
 
 
 def log(folder: Path) -> list[str]:
@@ -42,34 +28,40 @@ def wait_for(word: str, folder: Path) -> None:
     until(lambda: word in log(folder), 60, word, lambda: log(folder))
 
 
+def prove(folder: Path) -> None:
+    """As a proof: hold the lock, and run `pulumi up`."""
+    with open(folder / "lock", "w") as lock, stop_signals(signal.default_int_handler):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        Stack("prove-x", folder, dict(os.environ), {"cluster": {}}, held=(lock.fileno(),)).up()
+
+
 @pytest.fixture
-def driver(pulumi: Path, tmp_path: Path) -> subprocess.Popen[bytes]:
-    """A proof in the middle of its `up`; its log is in the folder `run`."""
-    folder = tmp_path / "run"
-    folder.mkdir()
+def proof(pulumi: Path, tmp_path: Path) -> Any:
+    """The process of a proof in the middle of its `up`; its log is in the folder `run`."""
+    (folder := tmp_path / "run").mkdir()
     pulumi.write_text("{}")
-    process = subprocess.Popen([sys.executable, "-c", DRIVER, folder], cwd=ROOT, stderr=subprocess.DEVNULL)
+    process = multiprocessing.get_context("fork").Process(target=prove, args=(folder,))
+    process.start()
     wait_for("begun", folder)
     return process
 
 
-def test_a_terminal_that_closes_and_a_second_ctrl_c_leave_no_pulumi_behind(
-    driver: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
-    driver.send_signal(signal.SIGHUP)
+def test_a_terminal_that_closes_and_a_second_ctrl_c_leave_no_pulumi_behind(proof: Any, tmp_path: Path) -> None:
+    os.kill(proof.pid, signal.SIGHUP)
     wait_for("asked", tmp_path / "run")
     for again in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        driver.send_signal(again)
-    assert driver.wait(60) != 0
+        os.kill(proof.pid, again)
+    proof.join(60)
+    assert proof.exitcode == 1
     assert log(tmp_path / "run") == ["begun", "asked", "stopped"]
 
 
 def test_the_pulumi_of_a_killed_proof_keeps_the_next_proof_out_until_it_has_ended(
-    driver: subprocess.Popen[bytes], pulumi: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    proof: Any, pulumi: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two Pulumis must not write one state."""
-    driver.kill()
-    driver.wait()
+    proof.kill()
+    proof.join()
     again = ["prove", "--stack", "gcp-c3", "--destroy", "--folder", str(tmp_path / "run")]
     assert main(again) == 2
     assert "or a command that a killed one has begun; wait for it" in capsys.readouterr().err

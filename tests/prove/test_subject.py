@@ -109,7 +109,6 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Prove:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--stack", "no-such"], "error: no stack 'no-such'; there are: aws-g4dn"),
         (["--stack", "local", "--limit-usd", "-1"], "error: --limit-usd -1: must be more than 0"),
         (["--stack", "gcp-c3", "--destroy"], "error: --destroy: no run of gcp-c3 is known here"),
     ],
