@@ -5,13 +5,17 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cli import __main__, fetch, runs
+from cli import __main__, compare, fetch, runs, target, volume
+from cli.cluster import TrainingJob
 from cli.target import Target
+from tests.cli.cluster import answer
 from tests.cli.volume import Wire, noise, save
 from tests.forked import ForkingPopen
 
@@ -74,22 +78,54 @@ def run(volume_folder: Path) -> Path:
 
 
 @pytest.fixture
-def command(
-    tmp_path: Path, volume_folder: Path, run: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch, called: Any
+def targets(volume_folder: Path) -> list[Target]:
+    """The trainings of the stack."""
+    return [Target("c", "n", "train", None, {}, f"{volume_folder}/runs/small")]
+
+
+@pytest.fixture
+def jobs() -> list[dict[str, Any]]:
+    """The Jobs of the stack's namespace, each with the text of its ConfigMap."""
+    return []
+
+
+@pytest.fixture
+def call(
+    wire: Wire,
+    volume_folder: Path,
+    targets: list[Target],
+    jobs: list[dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    called: Any,
 ) -> Any:
-    """`trainyard fetch` with the volume here: its exit code, output and error."""
+    """A command of a stack whose volume is a folder here: its exit code, output and error."""
 
-    def report(pod: Any, bar: Any, folder: Path, run: str) -> None:
-        noise(folder / "index.html", 10)
+    def targets_of(stack: str, *_: Any) -> list[Target]:
+        return [replace(each, context=f"context-{stack}") for each in targets]
 
-    def target_of(stack: str, training: str, another: str | None, _: str | None) -> Target:
-        folder = run.with_name(another) if another else run
-        return Target(f"context-{stack}", "n", "train", None, {}, str(folder))
+    def bring_report(pod: Any, bar: Any, folder: Path, *runs: str) -> None:
+        for each in runs:
+            noise(folder / Path(each).name, 10)
 
-    monkeypatch.setattr(runs, "DATA", str(volume_folder))
-    monkeypatch.setattr(fetch, "bring_report", report)
-    monkeypatch.setattr(fetch, "target_of", target_of)
-    monkeypatch.setattr(fetch, "targets_of", lambda stack, file: [target_of(stack, "", None, file)])
-    monkeypatch.setattr(fetch, "volume_pod", wire.volume_pod)
+    def config_maps(*_: Any, **__: Any) -> Any:
+        return answer(
+            {"items": [{"metadata": job["metadata"], "data": {"training.yaml": job["text"]}} for job in jobs]}
+        )
+
+    replaced = {
+        "DATA": str(volume_folder),
+        "run_folder": lambda name: f"{volume_folder}/runs/{name}",
+        "volume_pod": wire.volume_pod,
+        "targets_of": targets_of,
+        "bring_report": bring_report,
+    }
+    for module in (compare, fetch, runs, target, volume):
+        for name in replaced.keys() & vars(module):
+            monkeypatch.setattr(module, name, replaced[name])
+    api: Any = SimpleNamespace(
+        list_namespaced_job=lambda *_, **__: answer({"items": jobs}), list_namespaced_config_map=config_maps
+    )
+    monkeypatch.setattr(TrainingJob, "of", lambda target: TrainingJob(api, api, target))
     monkeypatch.chdir(tmp_path)
-    return lambda *arguments: called("fetch", *arguments)
+    return called

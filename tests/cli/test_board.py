@@ -10,8 +10,7 @@ import pytest
 
 from cli import CommandError, board
 from cli.target import Target
-from review.recording import record
-from tests.infra.recorded import changed
+from tests.infra.recorded import variant
 from trainer.train.exporters import tag
 from trainer.train.metrics import StepFigures
 from workloads.layout import VOLUME_ACCESS
@@ -52,7 +51,7 @@ def test_a_forward_that_breaks_is_told_and_goes_on_with_the_next_pod(
 
 
 def test_the_pod_on_the_volume_reads_from_web_and_buckets_as_the_dataset_job_does() -> None:
-    stack = record("gcp-c3", changed("gcp-c3", dataset={"input": ["gs://texts/corpus"]}))
+    stack = variant("gke spot")
     pod = stack.one("PodTemplate", VOLUME_ACCESS).inputs["template"]
     policy = stack.one("NetworkPolicy", "dataset").inputs["spec"]["podSelector"]["matchLabels"]
     assert policy.items() <= pod["metadata"]["labels"].items()

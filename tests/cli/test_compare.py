@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cli import compare, fetch, runs, target
+from cli import compare, runs
 from cli.target import Target
-from tests.cli.volume import Wire, noise
+from tests.cli.volume import a_job
 
 
 def a_run(
@@ -32,34 +32,27 @@ def a_run(
 
 
 @pytest.fixture
-def call(wire: Wire, volume_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: Any) -> Any:
-    """A command of a stack with three trainings: its exit code, output and error."""
-
-    def report(pod: Any, bar: Any, folder: Path, *runs: str) -> None:
-        for each in runs:
-            noise(folder / Path(each).name, 10)
-
-    targets = [
+def targets(volume_folder: Path) -> list[Target]:
+    return [
         Target("c", "n", f"train-{name}", None, {}, f"{volume_folder}/runs/{name}-1a", training=name)
         for name in ("first", "second", "third")
     ]
-    for module in (compare, fetch, target):  # the last: of a run's target, fetch asks target_of
-        monkeypatch.setattr(module, "targets_of", lambda *_: targets)
-    for module in (compare, fetch):
-        monkeypatch.setattr(module, "volume_pod", wire.volume_pod)
-        monkeypatch.setattr(module, "bring_report", report)
-    monkeypatch.setattr(runs, "DATA", str(volume_folder))
-    monkeypatch.setattr(compare, "users", lambda _: {f"{volume_folder}/runs/third-1a": "Job train-third, stopped,"})
-    monkeypatch.setattr("cli.compare.TrainingJob.of", lambda *_: None)
-    for each in (compare, runs, target):
-        monkeypatch.setattr(each, "run_folder", lambda name: f"{volume_folder}/runs/{name}")
-    monkeypatch.chdir(tmp_path)
 
-    def call(*arguments: str) -> tuple[int, list[str], str]:
-        code, said, error = called(*arguments)
+
+@pytest.fixture
+def jobs(volume_folder: Path) -> list[Any]:
+    return [a_job(f"run.directory={volume_folder}/runs/third-1a", stopped="2026")]
+
+
+@pytest.fixture
+def call(call: Any) -> Any:
+    """A command: its exit code, the lines of its output, and error."""
+
+    def call_(*arguments: str) -> tuple[int, list[str], str]:
+        code, said, error = call(*arguments)
         return code, said.splitlines(), error
 
-    return call
+    return call_
 
 
 def test_the_trainings_are_ranked_by_validation_loss_with_what_differs(call: Any, volume_folder: Path) -> None:

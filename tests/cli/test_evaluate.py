@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,15 +13,15 @@ import pytest
 from cli import evaluate
 from cli.__main__ import main
 from cli.cluster import TrainingJob
-from cli.target import Target
 from review.recording import Recording
+from tests.cli.cluster import TARGET, Cluster, answer, pod
 from tests.infra.recorded import recorded
 from workloads.layout import VOLUME_ACCESS
 
 OPTIONS = ["--run", "/data/runs/small", "--step", "20", "--tasks", "hellaswag"]
 
 
-def training(recording: Recording, namespace: str = "n") -> dict[str, Any]:
+def training(recording: Recording) -> dict[str, Any]:
     """The training Job that the program declares, as the API server would return it."""
     (found,) = [each for each in recording.resources if each.kind == "Job" and each.name == "training"]
     return copy.deepcopy({**found.inputs, "status": {"active": 1}})
@@ -74,10 +74,9 @@ def test_only_the_hubs_token_goes_with_it(local_stack: Recording) -> None:
     worker["env"].append({"name": "WANDB_API_KEY", "valueFrom": {"secretKeyRef": {"key": "WANDB_API_KEY"}}})
     token = {"name": "HF_TOKEN", "valueFrom": reference}
     dataset = {"spec": {"template": {"spec": {"containers": [{"env": [{"name": "HOME", "value": "/tmp"}, token]}]}}}}
-    for jobs, wanted in (([], []), ([{**dataset}], [token]), ([dataset, dataset], [token])):
-        api: Any = Api(local_stack, 0, "")
-        api.jobs = jobs
-        found = evaluate.hub_token(TrainingJob(api, api, Target("c", "n", "train-small", None, {})))
+    for jobs, wanted in (([], []), ([dataset, dataset], [token])):
+        api: Any = SimpleNamespace(list_namespaced_job=lambda *_, jobs=jobs, **__: answer({"items": jobs}))
+        found = evaluate.hub_token(TrainingJob(api, api, TARGET))
         (container,) = pod_of(evaluate.manifest(template(local_stack), pod_of(job), OPTIONS, found))["containers"]
         assert [each for each in container["env"] if "valueFrom" in each] == wanted
 
@@ -89,71 +88,57 @@ def test_the_processes_of_a_worker_share_the_examples() -> None:
     assert started[-4:] == ["--nproc-per-node", "8", "-m", "--"]
 
 
-class Api:
-    """Both API groups: the training Job and at most one evaluation Job, whose pod logs `log` and exits with `code`."""
+class Evaluates(Cluster):
+    """The training Job and at most one evaluation, whose pod waits, logs `log` and exits with `code`."""
 
     def __init__(self, stack: Recording, code: int, log: str, last: str = "") -> None:
-        self.job, self.template = training(stack), template(stack)
-        self.code, self.log, self.last = code, log, last
+        super().__init__(training(stack), log=log)
+        self.template, self.code, self.last = template(stack), code, last
         self.made: dict[str, Any] | None = None
         self.calls: list[str] = []
-        self.jobs: list[dict[str, Any]] = []
         self.looks = 0
 
     def create_namespaced_job(self, namespace: str, body: dict[str, Any], **_: Any) -> Any:
         self.calls.append(body["metadata"]["generateName"])
         self.looks, self.made = 0, {**body, "status": {}}
-        self.made["metadata"]["name"] = f"{body['metadata']['generateName']}x"
-        return SimpleNamespace(data=json.dumps(self.made))
+        self.made["metadata"]["name"] = f"{self.calls[-1]}x"
+        return answer(self.made)
 
     def read_namespaced_job(self, name: str, *_: Any, **__: Any) -> Any:
-        if not name.startswith("evaluate-"):
-            return SimpleNamespace(data=json.dumps(self.job))
-        assert self.made is not None
+        if self.made is None or not name.startswith("evaluate-"):
+            return super().read_namespaced_job(name)
         self.looks += 1
         if self.looks > 2:
             kind = "Failed" if self.code else "Complete"
             self.made["status"] = {"conditions": [{"type": kind, "status": "True", "message": "backoff limit"}]}
-        return SimpleNamespace(data=json.dumps(self.made))
+        ended = {"exitCode": self.code, "message": self.last}
+        waits = {"type": "PodScheduled", "status": "False", "message": "Insufficient nvidia.com/gpu"}
+        after = pod(0, "Failed" if self.code else "Succeeded", ended, "pod")
+        self.pods = [after if self.looks > 1 else pod(0, "Pending", conditions=[waits], containerStatuses=None)]
+        return answer(self.made)
 
     def list_namespaced_job(self, *_: Any, label_selector: str, **__: Any) -> Any:
-        ours = [self.made] if self.made else []
-        told = {"items": ours if label_selector.startswith(evaluate.EVALUATION) else self.jobs}
-        return SimpleNamespace(data=json.dumps(told))
-
-    def list_namespaced_pod(self, *_: Any, **__: Any) -> Any:
-        if self.made is None:
-            return SimpleNamespace(data=json.dumps({"items": []}))
-        condition = {"type": "PodScheduled", "status": "False", "message": "Insufficient nvidia.com/gpu"}
-        status: dict[str, Any] = {"phase": "Pending", "conditions": [condition]}
-        if self.looks > 1:
-            ended = {"exitCode": self.code, "message": self.last}
-            phase = "Failed" if self.code else "Succeeded"
-            status = {"phase": phase, "containerStatuses": [{"state": {"terminated": ended}}]}
-        return SimpleNamespace(data=json.dumps({"items": [{"metadata": {"name": "pod"}, "status": status}]}))
+        return answer({"items": [self.made] if self.made and label_selector.startswith(evaluate.EVALUATION) else []})
 
     def read_namespaced_pod_template(self, *_: Any, **__: Any) -> Any:
-        return SimpleNamespace(data=json.dumps({"template": self.template}))
+        return answer({"template": self.template})
 
-    def read_namespaced_pod_log(self, *_: Any, **__: Any) -> Any:
+    def logged(self, pod: str) -> str:
         lines = enumerate(self.log.splitlines())
-        log = [f"2026-11-22T12:00:{number:02}.000000000Z {line}\n".encode() for number, line in lines]
-        return SimpleNamespace(stream=lambda **_: log)
+        return "".join(f"2026-11-22T12:00:{number:02}.000000000Z {line}\n" for number, line in lines)
 
 
 @pytest.fixture
 def cluster(local_stack: Recording, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A stack whose API answers from Api: cluster(code, log, last words)."""
+    """A stack whose evaluation ends so: cluster(code, log, last words)."""
 
-    def build(code: int = 0, log: str = "", last: str = "") -> Api:
-        api: Any = Api(local_stack, code, log, last)
-        target = Target("c", "n", "train-small", None, {}, "/data/runs/small")
+    def build(code: int = 0, log: str = "", last: str = "") -> Evaluates:
+        api: Any = Evaluates(local_stack, code, log, last)
+        target = replace(TARGET, run_directory="/data/runs/small")
         monkeypatch.setattr(evaluate, "target_of", lambda *_: target)
         monkeypatch.setattr(evaluate, "volume_pod", lambda *_: nullcontext((None, None)))
         monkeypatch.setattr(evaluate, "trained", lambda *_: SimpleNamespace(checkpoints=(10, 20)))
-        monkeypatch.setattr(
-            TrainingJob, "of", lambda *_: TrainingJob(api, api, Target("c", "n", "train-small", None, {}))
-        )
+        monkeypatch.setattr(TrainingJob, "of", lambda target: TrainingJob(api, api, target))
         monkeypatch.setattr(evaluate, "POLL_SECONDS", 0.05)
         return api
 

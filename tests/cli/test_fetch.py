@@ -109,22 +109,22 @@ def test_an_rsync_that_sends_other_names_than_were_asked_for_writes_nothing(
 
 
 def test_a_folder_of_another_run_is_refused_before_anything_is_changed(
-    tmp_path: Path, run: Path, command: Any, wire: Wire
+    tmp_path: Path, run: Path, call: Any, wire: Wire
 ) -> None:
     shutil.copytree(run, run.parent / "other")
-    assert command()[0] == 0
+    assert call("fetch")[0] == 0
     before, asked = tree(tmp_path / "runs" / "small"), wire.connections
     for arguments in (
         ("--run", "other", "--to", "runs/small"),
         ("--stack", "other-stack", "--to", "runs/small"),
         ("--stack", "other-stack"),
     ):
-        code, _, said = command(*arguments)
+        code, _, said = call("fetch", *arguments)
         assert code == 2
         assert f"--to runs/small: holds {run} of n in context-local; give a folder that is new, empty" in said
     assert (tree(tmp_path / "runs" / "small"), wire.connections) == (before, asked)
-    assert command("--run", "other", "--to", "runs/another")[0] == 0
-    assert command("--run", "small", "--all")[0] == 0, "the same run"
+    assert call("fetch", "--run", "other", "--to", "runs/another")[0] == 0
+    assert call("fetch", "--run", "small", "--all")[0] == 0, "the same run"
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ def test_a_folder_of_another_run_is_refused_before_anything_is_changed(
     ],
 )
 def test_a_wrong_target_or_name_is_refused_at_once(
-    words: list[str], problem: str, tmp_path: Path, command: Any, wire: Wire
+    words: list[str], problem: str, tmp_path: Path, call: Any, wire: Wire
 ) -> None:
     noise(tmp_path / "full" / "README.md", 10)
     noise(tmp_path / "file", 10)
-    code, said, error = command(*words)
+    code, said, error = call("fetch", *words)
     assert code
     assert problem in error
     assert error.count("\n") == 1
@@ -149,19 +149,19 @@ def test_a_wrong_target_or_name_is_refused_at_once(
 
 
 def test_before_the_first_checkpoint_it_says_that_there_is_no_model_and_how_to_get_it(
-    tmp_path: Path, run: Path, command: Any
+    tmp_path: Path, run: Path, call: Any
 ) -> None:
     for folder in (run / "checkpoints").iterdir():
         (folder / "manifest.json").unlink()
-    code, said, _ = command("--to", "he re")
+    code, said, _ = call("fetch", "--to", "he re")
     assert code == 0
     assert "no model yet: " in said
     assert "the same command again fetches it, once `trainyard status --stack local` shows one" in said
     assert "  model:" not in said
     save(run, 400)
-    assert "  model:  he re/model  (transformers" in command("--to", "he re")[1]
+    assert "  model:  he re/model  (transformers" in call("fetch", "--to", "he re")[1]
     shutil.rmtree(run)
-    assert "the run has no files yet; see `trainyard status`, or name another run with --run" in command()[2]
+    assert "the run has no files yet; see `trainyard status`, or name another run with --run" in call("fetch")[2]
 
 
 @pytest.mark.parametrize(
@@ -169,10 +169,7 @@ def test_before_the_first_checkpoint_it_says_that_there_is_no_model_and_how_to_g
     [
         (None, "transformers.AutoModelForCausalLM.from_pretrained"),
         ("org/chat", "an adapter of org/chat: peft.AutoPeftModelForCausalLM.from_pretrained"),
-        (
-            "/data/models/mine",
-            "an adapter of /data/models/mine on the volume: peft.PeftModel.from_pretrained, with tha",
-        ),
+        ("/data/models/mine", "an adapter of /data/models/mine on the volume: peft.PeftModel.from_pretrained, with"),
     ],
 )
 def test_who_fetches_is_told_what_opens_it(base: str | None, opened: str, tmp_path: Path) -> None:

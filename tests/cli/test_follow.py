@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +17,8 @@ from cli.cluster import TrainingJob
 from cli.follow import Log, display, report
 from cli.target import Target
 from cli.training_status import TrainingStatus, summarize
-from tests.cli.test_status import TARGET, content, job, pod, seconds
+from tests.cli.cluster import TARGET, Cluster, answer, job, pod
+from tests.cli.test_status import content, seconds
 from trainer import record
 
 
@@ -148,11 +147,12 @@ def silent_pod(**changes: Any) -> dict[str, Any]:
     return lost
 
 
-class Api:
-    """The API server: each look takes the next Job, or none; node-1 is in this condition since 65 s, or refused."""
+class Looks(Cluster):
+    """Each look takes the next Job, an error, or None; node-1 is in this condition since 65 s, or refused."""
 
-    def __init__(self, *looks: Any, ready: str | int = "Unknown", pods: Any = ()) -> None:
-        self.looks, self.ready, self.pods, self.asked = list(looks), ready, list(pods), 0
+    def __init__(self, *looks: Any, ready: str | int = "Unknown", pods: list[Any] | None = None) -> None:
+        super().__init__(None, pods)
+        self.looks, self.ready, self.asked = list(looks), ready, 0
 
     def read_node(self, *_: Any, **__: Any) -> Any:
         self.asked += 1
@@ -160,22 +160,12 @@ class Api:
             raise ApiException(status=self.ready)
         since = (datetime.now(UTC) - timedelta(seconds=65)).isoformat()
         condition = {"type": "Ready", "status": self.ready, "lastTransitionTime": since}
-        return SimpleNamespace(data=json.dumps({"status": {"conditions": [condition]}}))
+        return answer({"status": {"conditions": [condition]}})
 
     def read_namespaced_job(self, name: str, *_: Any, **__: Any) -> Any:
-        look = self.looks.pop(0)
-        if not isinstance(look, dict):
-            raise look or ApiException(status=404)
-        return SimpleNamespace(data=json.dumps({**look, "metadata": {"name": name}}))
-
-    def list_namespaced_pod(self, *_: Any, **__: Any) -> Any:
-        return SimpleNamespace(data=json.dumps({"items": self.pods}))
-
-    def list_namespaced_event(self, *_: Any, **__: Any) -> Any:
-        return SimpleNamespace(data=json.dumps({"items": []}))
-
-    def read_namespaced_pod_log(self, *_: Any, **__: Any) -> Any:
-        return SimpleNamespace(data=b"")
+        if isinstance(look := self.looks.pop(0), Exception):
+            raise look
+        return answer(look and {**look, "metadata": {"name": name}})
 
 
 DO = (
@@ -188,7 +178,7 @@ DO = (
 @pytest.mark.parametrize(("ready", "silent"), [("Unknown", True), ("False", False), (403, False), (404, False)])
 def test_a_node_that_does_not_answer_is_named_with_what_to_do(ready: str | int, silent: bool) -> None:
     """A kubelet that reports itself unready answers; a Node that is gone needs nobody."""
-    api: Any = Api(ready=ready)
+    api: Any = Looks(ready=ready)
     pods = [
         pod(0),
         silent_pod(),
@@ -223,7 +213,7 @@ RUNS, DONE, AWAY = job(), job([{"type": "Complete", "status": "True"}]), Protoco
 def test_follow_goes_on_after_an_outage_and_with_the_job_that_another_up_makes_in_place_of_the_first(
     followed: Any,
 ) -> None:
-    code, lines, _ = followed(Api(RUNS, AWAY, None, None, DONE), "j", "j", "j2")
+    code, lines, _ = followed(Looks(RUNS, AWAY, None, None, DONE), "j", "j", "j2")
     assert code == 0
     assert "Gone (Job j: waiting for the one that `pulumi up` makes in its place)" in lines
     assert "Job j was replaced; following j2" in lines
@@ -232,20 +222,20 @@ def test_follow_goes_on_after_an_outage_and_with_the_job_that_another_up_makes_i
 def test_a_cluster_that_stays_away_and_a_job_that_never_was_or_never_comes_back_end_follow(
     followed: Any, clock: Clock
 ) -> None:
-    assert followed(Api(RUNS, *[AWAY] * 60), "j")[::2] == (1, "error: the cluster does not answer: refused\n")
+    assert followed(Looks(RUNS, *[AWAY] * 60), "j")[::2] == (1, "error: the cluster does not answer: refused\n")
     assert 60 < clock.now - 100 < 70
     clock.now = 100.0
-    assert followed(Api(None), "j")[::2] == (
+    assert followed(Looks(None), "j")[::2] == (
         1,
         "error: Job n/j is gone; `trainyard resume` starts the training again\n",
     )
-    code, _, error = followed(Api(RUNS, *[None] * 200), "j")
+    code, _, error = followed(Looks(RUNS, *[None] * 200), "j")
     assert (code, error.startswith("error: Job n/j is gone")) == (1, True)
     assert 300 < clock.now - 100 < 310
 
 
 def test_follow_says_once_which_node_is_silent_and_that_it_is_back(followed: Any) -> None:
-    api = Api(RUNS, RUNS, RUNS, DONE, pods=[silent_pod()])
+    api = Looks(RUNS, RUNS, RUNS, DONE, pods=[silent_pod()])
     real = api.read_node
 
     def read_node(*given: Any, **options: Any) -> Any:

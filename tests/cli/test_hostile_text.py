@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,12 +17,12 @@ from cli.__main__ import main
 from cli.follow import display, report
 from cli.progress import Bar
 from cli.status import screen
-from cli.target import Target
 from cli.training_status import TrainingStatus, summarize
 from infra.finding import ok, problem
 from prove.engine import Result
 from prove.report import Screen
-from tests.cli.test_status import TARGET, job, pod, told
+from tests.cli.cluster import TARGET, ended_job, job, pod
+from tests.cli.test_status import told
 from trainer.plain import plain
 
 HOSTILE = {
@@ -61,41 +62,58 @@ def test_what_commands_a_terminal_goes(kind: str) -> None:
     assert clean(plain(f"before{HOSTILE[kind]}after"))
 
 
+HAPPENED = {"time": 1.0, "worker": TEXT, "cause": TEXT}
+LAUNCHER = json.dumps({"message": TEXT, "step": 1, "sample": TEXT, "checkpoint": TEXT})
+FAILED = summarize(
+    job([{"type": "Failed", "status": "True", "reason": TEXT, "message": TEXT}]),
+    [
+        pod(0, "Failed", {"exitCode": 1, "finishedAt": "2026-11-21T12:22:30Z", "message": LAUNCHER}),
+        pod(1, "Pending", conditions=[{"type": "PodScheduled", "status": "False", "message": TEXT}]),
+        pod(2, name=TEXT),
+    ],
+    told(message=TEXT, state=TEXT, members={TEXT: 0}, incidents=[HAPPENED]),
+)
+COMPLETE = summarize(ended_job("Complete"), [pod(0, "Succeeded", {"exitCode": 0, "message": LAUNCHER})])
+RUNS = summarize(job(), [pod(0)], told(incidents=[HAPPENED]))
+WAITS = TrainingStatus("j", "Waiting", f"ErrImagePull: {TEXT}")
+
+
+def follow(console: Console, found: TrainingStatus) -> None:
+    with display(console) as show:
+        show(found, TARGET)
+
+
+def transfer(console: Console) -> None:
+    with Bar(console) as bar:
+        bar.reached(1)
+        bar.waiting(TEXT)
+        bar._status._live.refresh()
+
+
+def proof(console: Console) -> None:
+    step: Any = SimpleNamespace(name="volume", title="writes and renames")
+    seen: Any = SimpleNamespace(results={"volume": None})
+    Screen(seen, 1, console).end(step, Result("failed", TEXT))
+
+
+SHOWN: dict[str, Callable[[Console], None]] = {
+    "every cell of status": lambda console: console.print(screen(FAILED, TARGET)),
+    "incidents in follow": lambda console: follow(console, RUNS),
+    "what follow waits for": lambda console: follow(console, WAITS),
+    "the end of one that failed": lambda console: report(console, TARGET, FAILED, "s", False),
+    "the end of one that is done": lambda console: report(console, TARGET, COMPLETE, "s", False),
+    "what a transfer waits for": transfer,
+    "evidence of a proof": proof,
+}
+
+
 @pytest.mark.parametrize("terminal", [False, True])
-def test_incidents_and_reasons_to_wait_in_follow(terminal: bool) -> None:
-    happened = {"time": 1.0, "worker": TEXT, "cause": TEXT}
-    for found in (
-        summarize(job(), [pod(0)], told(incidents=[happened])),
-        TrainingStatus("j", "Waiting", f"ErrImagePull: {TEXT}"),
-    ):
-        shown = io.StringIO()
-        with display(Console(file=shown, width=300, force_terminal=terminal, color_system=None)) as show:
-            show(found, TARGET)
-        assert clean(shown.getvalue(), terminal), repr(shown.getvalue())
-
-
-def test_the_end_of_a_training() -> None:
-    message = json.dumps({"message": TEXT, "step": 1, "sample": TEXT, "checkpoint": TEXT})
-    for code, kind in ((0, "Complete"), (42, "Failed")):
-        shown = io.StringIO()
-        ended = pod(0, "Failed", {"exitCode": code, "message": message})
-        found = summarize(job([{"type": kind, "status": "True"}]), [ended])
-        report(Console(file=shown, width=200), Target("c", "n", "j", None, {}), found, "s", False)
-        assert clean(shown.getvalue()), repr(shown.getvalue())
-
-
-def test_every_cell_of_status() -> None:
-    ended = {"exitCode": 1, "finishedAt": "2026-11-21T12:22:30Z", "message": json.dumps({"message": TEXT})}
-    waiting = {"type": "PodScheduled", "status": "False", "message": TEXT}
-    happened = {"time": 1.0, "worker": TEXT, "cause": TEXT}
-    found = summarize(
-        job([{"type": "Failed", "status": "True", "reason": TEXT, "message": TEXT}]),
-        [pod(0, "Failed", ended), pod(1, "Pending", conditions=[waiting], containerStatuses=[]), pod(2, name=TEXT)],
-        told(message=TEXT, state=TEXT, members={TEXT: 0}, incidents=[happened]),
-    )
+@pytest.mark.parametrize("what", SHOWN)
+def test_what_a_console_shows(what: str, terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.progress.PLAIN_SECONDS", 0.0)
     shown = io.StringIO()
-    Console(file=shown, width=300).print(screen(found, TARGET))
-    assert clean(shown.getvalue()), repr(shown.getvalue())
+    SHOWN[what](Console(file=shown, width=400, force_terminal=terminal, color_system=None))
+    assert clean(shown.getvalue(), terminal), repr(shown.getvalue())
 
 
 @pytest.mark.parametrize("size", [1, 1000], ids=lambda size: f"in pieces of {size} bytes")
@@ -126,25 +144,6 @@ def test_errors_of_every_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         assert clean(capsys.readouterr().err.replace("\\x", "").replace("\\u", ""))
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_reasons_to_wait_in_a_transfer(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = io.StringIO()
-    monkeypatch.setattr("cli.progress.PLAIN_SECONDS", 0.0)
-    with Bar(Console(file=shown, width=400, force_terminal=terminal, color_system=None)) as bar:
-        bar.reached(1)
-        bar.waiting(TEXT)
-        bar._status._live.refresh()
-    assert clean(shown.getvalue(), terminal), repr(shown.getvalue())
-
-
 def test_findings_of_the_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     doctor.show("Stack", iter([problem(TEXT, TEXT, TEXT), ok("x", TEXT)]))
     assert clean(capsys.readouterr().out)
-
-
-def test_evidence_of_a_proof() -> None:
-    shown = io.StringIO()
-    step: Any = SimpleNamespace(name="volume", title="writes and renames")
-    seen: Any = SimpleNamespace(results={"volume": None})
-    Screen(seen, 1, Console(file=shown, width=300)).end(step, Result("failed", TEXT))
-    assert clean(shown.getvalue()), repr(shown.getvalue())

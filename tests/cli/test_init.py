@@ -7,8 +7,7 @@ import io
 import json
 import os
 import pty
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,13 @@ import pytest
 import yaml
 from pyarrow import parquet
 
+from cli import init
 from cli.__main__ import main
 from infra.config import StackConfig
 from infra.eks.keys import EksConfig
 from infra.parse import cluster_kind, parse
-from infra.stackfiles import ROOT, ours, stack_file_values, stacks
+from infra.stackfiles import ours, stack_file_values, stacks
+from tests.forked import fork
 from trainer.config.settings import Config
 
 PLACE = {"gke": ["--project", "my-project-1"], "eks": ["--address", "8.8.8.8/32"], "existing": []}
@@ -154,15 +155,7 @@ def talks(file: Path, size: int, count: int, form: str = "messages") -> Path:
         ("blank.jsonl", "messages", 8000, 34, QWEN, 4096, ""),
         ("chats.json", "conversations", 8000, 34, QWEN, 4096, ""),
         ("chats.jsonl", "messages", 8000, 34, "gpt2", 1024, "is cut off (training.sequenceLength: all that the model"),
-        (
-            "chats.jsonl",
-            "messages",
-            8000,
-            34,
-            "some/model",
-            2048,
-            "2,048 is cut off (training.sequenceLength: more, if",
-        ),
+        ("chats.jsonl", "messages", 8000, 34, "some/model", 2048, "2,048 is cut off (training.sequenceLength: more"),
         ("chats.jsonl.gz", "prompt", 900, 340, "", 512, "give more data"),
         ("chats.jsonl", "messages", 8000, 34, "", 512, "the longest conversation has up to 3,2"),
     ],
@@ -256,9 +249,8 @@ def test_a_model_that_needs_more_memory_gets_it_or_the_line_of_the_check(
         (["prove-a", "--like", "local", "--data", "sample"], "'prove-a' is no name for a stack; "),
         (["mine", "--like", "local", "--data", "gone.txt"], "--data gone.txt: is not here; give /data/gone.txt"),
         (
-            ["mine", "--like", "local", "--data", "Skylion007/openwebtext"],
-            "--data Skylion007/openwebtext: is not here; give /data/Skylion007/openwebtext for what is on the volume "
-            "already, hf:Skylion007/openwebtext",
+            ["mine", "--like", "local", "--data", "a/b"],
+            "--data a/b: is not here; give /data/a/b for what is on the volume already, hf:a/b for what is on the hub",
         ),
         (["mine", "--like", "local", "--data", "paper.pdf"], "--data 'paper.pdf': .pdf files are not read"),
         (["mine", "--like", "local", "--data", "papers"], "--data papers: holds 1 file such as paper.pdf, which the"),
@@ -298,15 +290,16 @@ def test_no_file_is_overwritten_unless_one_forces_it(written: Path, capsys: pyte
 
 def on_a_terminal(folder: Path, answers: str) -> tuple[int, str]:
     """Exit code and output of `trainyard init` on a terminal where somebody types."""
-    program = f"import sys, pathlib, cli.init; cli.init.ROOT = pathlib.Path({str(folder)!r})\n"
-    program += "from cli.__main__ import main; sys.exit(main(['init']))"
     ours, theirs = pty.openpty()
     os.write(ours, answers.encode())
-    options: dict[str, Any] = {"stdin": theirs, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=120, **options)
-    os.close(ours)
-    os.close(theirs)
-    return done.returncode, done.stdout
+    with tempfile.TemporaryFile() as shown:
+        streams = (theirs, shown.fileno(), shown.fileno())
+        process = fork(["cli", "init"], {**os.environ}, streams, lambda: setattr(init, "ROOT", folder))
+        _, status = os.waitpid(process, 0)
+        os.close(ours)
+        os.close(theirs)
+        shown.seek(0)
+        return os.waitstatus_to_exitcode(status), shown.read().decode()
 
 
 def test_on_a_terminal_it_asks_for_what_is_missing_and_again_after_a_wrong_answer(tmp_path: Path) -> None:

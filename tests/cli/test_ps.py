@@ -86,8 +86,7 @@ def test_stacks_of_this_machine_do_not_hide_that_others_are_not_known(
     ("code", "listed", "first"),
     [
         (0, "[]", "no stack has anything; `trainyard init NAME` writes"),
-        (255, "", "what stacks elsewhere have is not known: Pulumi is missing or not logged in (`pulumi login`)\nno"),
-        (None, "", "what stacks elsewhere have is not known: "),
+        (None, "", "what stacks elsewhere have is not known: Pulumi is missing or not logged in (`pulumi login`)\nno"),
     ],
 )
 def test_without_any_stack_it_says_what_to_do_and_whether_that_is_known(

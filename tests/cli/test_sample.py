@@ -109,7 +109,6 @@ def test_a_run_goes_on_with_a_text_and_notes_what_is_shortened(
     [
         (["sample", "--run", "none"], 2, "runs/none: no such run; `trainyard runs` lists them all"),
         (["sample", "--run", "begun"], 1, "runs/begun has no checkpoint yet; `trainyard status` says"),
-        (["chat"], 1, "has no chat template, which fine-tuning on conversations gives"),
         (["export", "--to", "x", "--on-volume", "y"], 2, "--to and --on-volume: give one of them"),
         (["export", "--to", "full"], 2, "--to full: holds other files; give a folder that is new, empty or of "),
     ],
@@ -184,10 +183,7 @@ def worker(memory: str = "65536Mi", **annotations: str) -> dict[str, Any]:
     ("job", "said"),
     [
         (worker(), ""),
-        (
-            worker("8192Mi"),
-            "the model needs 55 GiB of memory, a worker has 8 (workers.memoryGib); `trainyard fetch` it",
-        ),
+        (worker("8192Mi"), "the model needs 55 GiB of memory, a worker has 8 (workers.memoryGib); `trainyard fetch`"),
         (worker(**{CONSUMES: "x"}), "the stack gets its nodes for a training alone (nodes.consumption queued)"),
     ],
 )
@@ -213,10 +209,7 @@ def test_a_large_model_gets_a_workers_node_without_its_accelerators(
 @pytest.mark.parametrize(
     ("token", "said"),
     [
-        (
-            [],
-            "has no token of the hub; give one that may write, then `pulumi up`: pulumi config set --stack local --sec",
-        ),
+        ([], "has no token of the hub; give one that may write, then `pulumi up`: pulumi config set --stack local"),
         ([{"name": "HF_TOKEN", "value": ""}], "the Hugging Face token is missing"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`trainyard status` and `logs`, from API objects that a real cluster returned (shortened)."""
+"""`trainyard status` and `logs`: what they say of a Job, its pods and its record."""
 
 from __future__ import annotations
 
@@ -6,63 +6,24 @@ import io
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kubernetes.client.exceptions import ApiException
 from rich.console import Console
 
 from cli import CommandError
 from cli.__main__ import main
-from cli.cluster import INDEX, TrainingJob
+from cli.cluster import TrainingJob
 from cli.logs import choose
 from cli.status import screen
 from cli.target import Target, node_price
 from cli.training_status import look, status_file, summarize
+from tests.cli.cluster import TARGET, Cluster, answer, ended_job, job, marked_job, pod
 from trainer import record
 from trainer.contract import EXITS, QUEUED, STOPPED
 from trainer.record import Record
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
-TARGET = Target("trainyard-local", "trainyard", "train-small-1", None, {})
-
-
-def job(conditions: list[dict[str, Any]] | None = None, **status: Any) -> dict[str, Any]:
-    told = {"startTime": "2026-11-21T12:00:00Z", "active": 2, "failed": 1, **status, "conditions": conditions or []}
-    return {"metadata": {"name": "train-small-1"}, "spec": {"parallelism": 3}, "status": told}
-
-
-def ended_job(kind: str, **further: str) -> dict[str, Any]:
-    return job([{"type": kind, "status": "True", "lastTransitionTime": "2026-11-21T12:10:00Z", **further}])
-
-
-def marked_job(mark: str, value: str, **status: Any) -> dict[str, Any]:
-    found = job([{"type": "Suspended", "status": "True"}], **status)
-    found["metadata"]["annotations"], found["spec"]["suspend"] = {mark: value}, True
-    return found
-
-
-def pod(
-    index: int, phase: str = "Running", ended: dict[str, Any] | None = None, name: str = "", **status: Any
-) -> dict[str, Any]:
-    state = {"terminated": ended} if ended else {"running": {"startedAt": "2026-11-21T12:20:00Z"}}
-    if phase == "Pending":
-        state = {"waiting": {"reason": "ContainerCreating"}}
-    return {
-        "metadata": {
-            "name": name or f"train-small-1-{index}-abcde",
-            "labels": {INDEX: str(index)},
-            "creationTimestamp": "2026-11-21T12:19:00Z",
-        },
-        "spec": {"nodeName": f"node-{index}"},
-        "status": {
-            "phase": phase,
-            "startTime": "2026-11-21T12:19:30Z",
-            "containerStatuses": [{"state": state}],
-            **status,
-        },
-    }
 
 
 def failed(code: int, at: str = "12:25:00", index: int = 1, message: str = "", **status: Any) -> dict[str, Any]:
@@ -270,14 +231,14 @@ def test_the_record_is_the_newest_of_status_json_and_the_logs(tmp_path: Path) ->
     target = Target("c", "n", "train-a", str(tmp_path), {}, "/data/runs/x")
     assert status_file(target) is None
     folder.mkdir(parents=True)
-    api: Any = Api([])
+    api: Any = Trainings([])
     for clock, step in (("12:25:00", 130), ("12:15:00", 120)):
         (folder / "status.json").write_text(json.dumps(content(clock, step=130)))
         assert look(TrainingJob(api, api, target)).figures["step"] == step
 
 
 def test_a_run_that_was_removed_is_not_just_complete(tmp_path: Path) -> None:
-    api: Any = Api([])
+    api: Any = Trainings([])
     job = TrainingJob(api, api, Target("c", "n", "train-done", str(tmp_path), {}, "/data/runs/x"))
     assert look(job).headline == "Complete (run removed)"
     (tmp_path / "runs" / "x").mkdir(parents=True)
@@ -298,32 +259,24 @@ def test_logs_are_those_of_rank_zero_which_writes_the_record() -> None:
         choose([], None, lambda _: {})
 
 
-class Api:
-    """The API server's answers about trainings and their nodes."""
+class Trainings(Cluster):
+    """Those of a stack: `a` runs, `done` has ended, `gone` was deleted, and others wait."""
 
     def __init__(self, nodes: Any) -> None:
+        super().__init__()
         self.nodes = nodes
 
     def read_namespaced_job(self, name: str, *_: Any, **__: Any) -> Any:
-        if name == "train-gone":
-            raise ApiException(status=404, reason="Not Found")
-        return SimpleNamespace(data=json.dumps(ended_job("Complete") if name == "train-done" else job()))
+        return answer({"train-gone": None, "train-done": ended_job("Complete")}.get(name, job()))
 
     def list_namespaced_pod(self, *_: Any, label_selector: str, **__: Any) -> Any:
-        pods = [pod(0), pod(1)] if label_selector.endswith("train-a") else [without_node(2)]
-        return SimpleNamespace(data=json.dumps({"items": pods}))
+        return answer({"items": [pod(0), pod(1)] if label_selector.endswith("train-a") else [without_node(2)]})
 
-    def read_namespaced_pod_log(self, name: str, *_: Any, **__: Any) -> Any:
-        text = f"event=round round=3\n{record.line(content())}\nanother line\n" if "-0-" in name else ""
-        return SimpleNamespace(data=text.encode())
+    def logged(self, pod: str) -> str:
+        return f"event=round round=3\n{record.line(content())}\nanother line\n" if "-0-" in pod else ""
 
     def list_node(self, *_: Any, **__: Any) -> Any:
-        if self.nodes is None:
-            raise ApiException(status=403, reason="Forbidden")
-        return SimpleNamespace(data=json.dumps({"items": self.nodes}))
-
-    def read_node(self, *_: Any, **__: Any) -> Any:
-        raise ApiException(status=403, reason="Forbidden")
+        return super().list_node() if self.nodes is None else answer({"items": self.nodes})
 
 
 def node(name: str, **labels: str) -> dict[str, Any]:
@@ -337,7 +290,7 @@ def several(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
     def call(names: str, *arguments: str, nodes: Any = ()) -> str:
         targets = [Target("c", "n", f"train-{name}", None, {}, training=name) for name in names.split()]
-        api: Any = Api(nodes)
+        api: Any = Trainings(nodes)
         monkeypatch.setattr("cli.status.chosen", lambda *_: targets)
         monkeypatch.setattr("cli.status.node_price", lambda _: 2.0)
         monkeypatch.setattr(TrainingJob, "of", lambda target: TrainingJob(api, api, target))

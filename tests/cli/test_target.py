@@ -45,34 +45,14 @@ def test_a_local_stack_brings_its_environment(
 @pytest.mark.parametrize(
     ("stack", "told", "said"),
     [
-        ("local", None, "stack local is not up; `make up` brings it up, with the datasets and runs that it left"),
-        ("local", "no stack named 'local' found", "stack local is not up; `make up` brings it up"),
-        (
-            "local",
-            "PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions",
-            "stack local is not up",
-        ),
+        ("local", None, "stack local is not up; `make up` brings it up"),
+        ("local", "no stack named 'local' found", "stack local is not up; `make up`"),
+        ("local", "PULUMI_ACCESS_TOKEN must be set for login", "stack local is not up; `make up`"),
         ("gcp-c3", None, "pulumi is not on PATH; install it"),
-        (
-            "gcp-c3",
-            "no stack named 'gcp-c3' found",
-            "no stack 'gcp-c3' here; there are: dev, mine; `trainyard up --stack gc",
-        ),
-        (
-            "nine",
-            "no stack named 'nine' found",
-            "no stack 'nine' here; there are: dev, mine; `trainyard init nine` writes its file",
-        ),
-        (
-            "mine",
-            "PULUMI_ACCESS_TOKEN must be set for login",
-            "Pulumi is not logged in, so nothing is known of stack mine",
-        ),
-        (
-            "mine",
-            "passphrase must be set with PULUMI_CONFIG_PASSPHRASE",
-            "the secrets of stack mine need their passphrase;",
-        ),
+        ("gcp-c3", "no stack named 'gcp-c3' found", "no stack 'gcp-c3' here; there are: dev, mine; `trainyard up --"),
+        ("nine", "no stack named 'nine' found", "no stack 'nine' here; there are: dev, mine; `trainyard init nine`"),
+        ("mine", "PULUMI_ACCESS_TOKEN must be set for login", "Pulumi is not logged in, so nothing is known of"),
+        ("mine", "passphrase must be set with PULUMI_CONFIG", "the secrets of stack mine need their passphrase;"),
     ],
 )
 def test_a_stack_that_is_not_there_is_said_with_the_command_that_makes_it(
@@ -144,7 +124,7 @@ users: [{name: u, user: {%s}}]
     [
         "a: [b\n  c: :",
         "just text",
-        5000 * "[",
+        2000 * "[",
         KUBECONFIG % ("certificate-authority-data: '***a'", ""),
         KUBECONFIG % ("", "auth-provider: {name: gcp}"),
     ],

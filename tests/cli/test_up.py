@@ -7,9 +7,7 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,11 @@ import pytest
 import yaml
 
 from cli.__main__ import main
-from infra.stackfiles import NODE_CONTEXT, ROOT
+from infra.stackfiles import NODE_CONTEXT
 from infra.state import BUILT
-from review.recording import record_anywhere
+from review.recording import Recording, record_anywhere
+from tests.forked import fork
+from tests.standin.api_server import until
 
 #: Records what is typed; fails where a file $FAIL names the command; knows a stack with a training.
 PULUMI = """#!/bin/sh
@@ -158,14 +158,10 @@ def test_ctrl_c_reaches_pulumi_which_ends_what_it_has_begun(typed: Path) -> None
         f"signal.signal(signal.SIGINT, end)\nopen({str(typed)!r}, 'a').write('began\\n')\n"
         "time.sleep(30) if 'destroy' in sys.argv else None\n"
     )
-    command = [sys.executable, "-m", "cli", "down", "--stack", "gcp-c3", "--yes"]
-    with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
-        deadline = time.monotonic() + 60
-        while "began" not in typed.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(30) == 5
+    process = fork(["cli", "down", "--stack", "gcp-c3", "--yes"], {**os.environ}, (-1, -1, -1))
+    until(lambda: "began" in typed.read_text(), "Pulumi has begun")
+    os.killpg(process, signal.SIGINT)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 5
     assert typed.read_text() == "began\nended\n"
 
 
@@ -296,8 +292,9 @@ def test_data_that_the_stack_does_not_read_is_refused_before_anything_is_made(
     assert typed.read_text() == ""
 
 
-def test_a_volume_alone_has_what_an_upload_needs_and_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = record_anywhere("local")
+def test_a_volume_alone_has_what_an_upload_needs_and_no_job(
+    local_stack: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRAINYARD_ONLY_VOLUME", "true")
     first = record_anywhere("local")
     kinds = {item.kind for item in first.resources}
@@ -305,5 +302,5 @@ def test_a_volume_alone_has_what_an_upload_needs_and_no_job(monkeypatch: pytest.
     assert "Job" not in kinds
     assert {"context", "namespace"} <= first.outputs.keys()
     assert "jobName" not in first.outputs
-    urns = {item.urn for item in whole.resources}
+    urns = {item.urn for item in local_stack.resources}
     assert {item.urn for item in first.resources} <= urns, "the rest is added to it"

@@ -142,10 +142,7 @@ def test_what_to_do_with_an_upload_is_said(model: str, tmp_path: Path) -> None:
     ("arguments", "problem"),
     [
         ([""], "'': no such file or folder on this machine\n"),
-        (
-            ["s3://bucket/x"],
-            "s3://bucket/x: no such file or folder on this machine; a bucket, the web and the hub need",
-        ),
+        (["s3://bucket/x"], "s3://bucket/x: no such file or folder on this machine; a bucket, the web and"),
         ([".", "--to", "../x"], "../x: leads out of /data"),
     ],
 )

@@ -15,13 +15,11 @@ from typing import Any
 import pytest
 
 from cli import runs, volume
-from cli.cluster import TrainingJob
 from cli.target import Target
 from infra.stackfiles import ROOT
-from tests.cli.volume import Wire, noise, tree
+from tests.cli.volume import Wire, a_job, noise, tree
 from tests.unprivileged import UNPRIVILEGED
 from trainer import volume as survey
-from trainer.contract import STOPPED
 
 CONFIG = "model: {preset: small, name: ''}\noptimizer: {learning_rate: 0.0006}\n"
 
@@ -36,44 +34,6 @@ def a_run(root: Path, name: str, age: float = 0.0, **status: Any) -> Path:
     told = {"state": "training", "step": 120, "steps": 500, "loss": 3.25, "validation_loss": 3.5}
     (folder / "status.json").write_text(json.dumps({**told, "updated": time.time() - age, **status}))
     return folder
-
-
-def a_job(*arguments: str, kind: str = "", component: str = "trainer", stopped: str = "", text: str = "") -> Any:
-    """A Job named after its component, with a ConfigMap of this text."""
-    labels, volumes = {"app.kubernetes.io/component": component}, [{"name": "data"}]
-    volumes += [{"name": "configuration", "configMap": {"name": component}}] if text else []
-    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"args": list(arguments)}], "volumes": volumes}}
-    conditions = [{"type": kind, "status": "True"}] if kind else []
-    metadata = {"name": component, "annotations": {STOPPED: stopped} if stopped else {}}
-    return {"metadata": metadata, "spec": {"template": pod}, "status": {"conditions": conditions}, "text": text}
-
-
-@pytest.fixture
-def jobs() -> list[dict[str, Any]]:
-    """The Jobs of the stack's namespace."""
-    return []
-
-
-@pytest.fixture
-def call(wire: Wire, volume_folder: Path, jobs: list[Any], monkeypatch: pytest.MonkeyPatch, called: Any) -> Any:
-    """A command on the volume here: its exit code, output and error."""
-
-    def config_maps(*_: Any, **__: Any) -> Any:
-        made = [{"metadata": each["metadata"], "data": {"training.yaml": each["text"]}} for each in jobs]
-        return SimpleNamespace(data=json.dumps({"items": made}))
-
-    api: Any = SimpleNamespace(
-        list_namespaced_job=lambda *_, **__: SimpleNamespace(data=json.dumps({"items": jobs})),
-        list_namespaced_config_map=config_maps,
-        api_client=None,
-    )
-    for module in (volume, runs):
-        monkeypatch.setattr(module, "DATA", str(volume_folder))
-        monkeypatch.setattr(module, "volume_pod", wire.volume_pod)
-        monkeypatch.setattr(module, "targets_of", lambda *_: [Target("c", "n", "train", None, {})])
-    monkeypatch.setattr(runs, "run_folder", lambda name: f"{volume_folder}/runs/{name}")
-    monkeypatch.setattr(TrainingJob, "of", lambda *_: TrainingJob(api, api, Target("c", "n", "train", None, {})))
-    return called
 
 
 def test_all_runs_are_listed_with_the_newest_first(call: Any, volume_folder: Path, jobs: list[Any]) -> None:
@@ -285,12 +245,11 @@ def test_an_adapters_base_counts_as_weights(volume_folder: Path) -> None:
     [("runs/b-1", True), ("runs/b-1/checkpoints", True), ("runs/b-10", False)],
 )
 def test_the_run_of_a_living_stack_is_removed_with_a_warning(
-    path: str, warned: bool, call: Any, volume_folder: Path, monkeypatch: pytest.MonkeyPatch
+    path: str, warned: bool, call: Any, volume_folder: Path, targets: list[Target]
 ) -> None:
     for name in ("runs/b-1/checkpoints", "runs/b-10", "texts"):
         (volume_folder / name).mkdir(parents=True, exist_ok=True)
-    targets = [Target("c", "n", "t", None, {}, f"{volume_folder}/runs/{name}-1", training=name) for name in "ab"]
-    monkeypatch.setattr(volume, "targets_of", lambda *_: targets)
+    targets[:] = [Target("c", "n", "t", None, {}, f"{volume_folder}/runs/{name}-1", training=name) for name in "ab"]
     code, said, _ = call("rm", path, "--stack", "sweep", "--yes")
     assert code == 0
     told = (

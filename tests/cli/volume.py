@@ -18,6 +18,7 @@ from cli.pods import Pod
 from cli.progress import Bar
 from infra.stackfiles import ROOT
 from trainer import volume as survey
+from trainer.contract import STOPPED
 
 MB = 1 << 20
 
@@ -139,6 +140,16 @@ def save(run: Path, step: int) -> None:
     (checkpoint / "optimizer.safetensors").write_bytes(b"0" * 1000)
     (checkpoint / "config.yaml").write_text("run: {}\n")
     (checkpoint / "manifest.json").write_text(json.dumps({"step": step}))
+
+
+def a_job(*arguments: str, kind: str = "", component: str = "trainer", stopped: str = "", text: str = "") -> Any:
+    """A Job named after its component, with a ConfigMap of this text."""
+    labels, volumes = {"app.kubernetes.io/component": component}, [{"name": "data"}]
+    volumes += [{"name": "configuration", "configMap": {"name": component}}] if text else []
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"args": list(arguments)}], "volumes": volumes}}
+    conditions = [{"type": kind, "status": "True"}] if kind else []
+    metadata = {"name": component, "annotations": {STOPPED: stopped} if stopped else {}}
+    return {"metadata": metadata, "spec": {"template": pod}, "status": {"conditions": conditions}, "text": text}
 
 
 OF_THE_NEWEST = {"model/model.safetensors", "model/shard-200", "config.yaml", "manifest.json"}
