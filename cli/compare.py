@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -129,7 +128,7 @@ def rank(runs: Iterable[Run]) -> Ranking:
     return Ranking(figure, latest, ranked)
 
 
-def missing(targets: list[Target], ranking: Ranking, used: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+def missing(targets: list[Target], ranking: Ranking, used: Mapping[str, str]) -> list[str]:
     """A line for each training of the stack that has no run on the volume; `used` is what cli.volume.users returns."""
     there, lines = {run.name for run in ranking.runs}, []
     for target in targets:
@@ -146,7 +145,7 @@ def best(pod: Pod, targets: list[Target]) -> tuple[Run, list[str]]:
     if ranking.step is None:
         title = TITLES[ranking.figure]
         raise CommandError(f"--best: no training has a {title} yet; `trainyard status` says how far they are")
-    return ranking.runs[0], [*ranking.others, *missing(targets, ranking)]
+    return ranking.runs[0], [*ranking.others, *missing(targets, ranking, {})]
 
 
 def remarks(ranking: Ranking) -> list[str]:

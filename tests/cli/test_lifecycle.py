@@ -51,25 +51,6 @@ def use(monkeypatch: pytest.MonkeyPatch, cluster: Any) -> None:
 
 
 RUNS = pod(0)
-FAILED = ended_job("Failed", reason="PodFailurePolicy", message="exit code 42")
-WORDS = '{"state": "failed", "message": "loss is nan at step 3"}'
-
-
-@pytest.mark.parametrize(
-    ("job", "pods", "said"),
-    [
-        (None, [], "was deleted"),
-        (FAILED, [pod(0, "Failed", {"exitCode": 42, "message": WORDS})], "had failed: loss is nan at step 3"),
-    ],
-)
-def test_a_training_that_ended_before_it_was_done_is_made_again_with_its_reason(
-    job: Any, pods: list[Any], said: str, commands: Commands, monkeypatch: Patch, capsys: Capture
-) -> None:
-    use(monkeypatch, Leaves(job, pods))
-    assert lifecycle.resume("gcp-c3") == 0
-    assert f"train-small-1: {said}; starts again" in capsys.readouterr().out
-    assert commands[0][:5] == ("pulumi", "up", "--stack", "gcp-c3", "--yes")
-    assert commands[0][-2:] == ("--replace", "**Job::training")
 
 
 def test_one_that_is_failing_is_made_again_once_its_pods_have_left(
@@ -87,6 +68,7 @@ def test_one_that_is_failing_is_made_again_once_its_pods_have_left(
     use(monkeypatch, Failing(failing, [RUNS]))
     assert lifecycle.go_on("gcp-c3", asked=False) == 0
     assert "had failed: Job has failed indexes; starts again" in capsys.readouterr().out
+    assert commands[0][:5] == ("pulumi", "up", "--stack", "gcp-c3", "--yes")
     assert commands[0][-2:] == ("--replace", "**Job::training")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,11 +15,9 @@ from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError, pods, run
 from cli.__main__ import main
-from cli.target import Target
+from tests.cli.cluster import TARGET, answer
 from tests.cli.volume import Wire
 from tests.standin.api_server import until
-
-TARGET = Target("c", "n", "train", None, {})
 
 
 class Cluster:
@@ -35,9 +32,7 @@ class Cluster:
     def _answer(self, call: str, content: Any) -> Any:
         if call == self.fails:
             raise self.error
-        if content is None:
-            raise ApiException(status=404)
-        return SimpleNamespace(data=json.dumps(content))
+        return answer(content)
 
     def read_namespaced_pod_template(self, *_: Any, **__: Any) -> Any:
         spec = {"containers": [{"name": "volume", "image": self.image}]}
@@ -101,7 +96,7 @@ def test_a_pod_of_a_commands_own_is_another_each_time_and_goes_with_it(cluster: 
 @pytest.mark.parametrize(
     ("fails", "error", "told"),
     [
-        ("create", None, r"cannot make pod n/volume-access-\w+: the server says why"),
+        ("create", None, r"cannot make pod trainyard/volume-access-\w+: the server says why"),
         ("read", urllib3.exceptions.ProtocolError("Connection refused"), "the cluster does not answer: Connection"),
     ],
 )

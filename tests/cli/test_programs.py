@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cli import CommandError, __main__, pods, programs
-from cli.target import Target
+from tests.cli.cluster import TARGET
 
 
 @pytest.fixture
@@ -62,9 +62,8 @@ def test_what_is_missing_is_told_before_a_pod_starts(
 ) -> None:
     other = {"rsync": "kubectl", "kubectl": "rsync"}[missing]
     program(path, other, "rsync  version 3.5.0  protocol version 32")
-    target = Target("c", "n", "train", None, {}, "/data/runs/small")
-    monkeypatch.setattr("cli.upload.volume_of", lambda *_: target)
-    monkeypatch.setattr("cli.fetch.target_of", lambda *_: target)
+    monkeypatch.setattr("cli.upload.volume_of", lambda *_: TARGET)
+    monkeypatch.setattr("cli.fetch.target_of", lambda *_: TARGET)
     monkeypatch.setattr(pods, "connect", lambda *_: pytest.fail("asked the cluster"))
     monkeypatch.chdir(path)
     (path / "corpus").mkdir()

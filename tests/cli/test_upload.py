@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cli import CommandError, __main__, rsync, upload, volume
-from cli.target import Target
+from tests.cli.cluster import TARGET
 from tests.cli.volume import MB, Seen, Wire, noise, tree
 
 
@@ -88,7 +88,7 @@ def test_what_is_not_read_and_what_changes_a_prepared_text_is_told(
     tmp_path: Path, volume_folder: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(volume, "DATA", str(volume_folder))
-    monkeypatch.setattr(upload, "volume_of", lambda *_: Target("c", "n", "", None, {}))
+    monkeypatch.setattr(upload, "volume_of", lambda *_: TARGET)
     monkeypatch.setattr(upload, "volume_pod", wire.volume_pod)
     noise(volume_folder / "runs" / "metrics.jsonl", 10)
     for name in ("a.png", "b.png", "NEWS.gz", "c.csv"):
