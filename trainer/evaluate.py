@@ -10,9 +10,8 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -37,22 +36,6 @@ WINDOW = 2048
 
 SLOWEST_SECONDS = 3600
 """Timeout of the collectives: workers that share a benchmark's texts wait for the slowest one."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The result of an evaluation."""
-
-    model: str
-    step: int | None
-    loss: float
-    """Mean over the tokens (or the examples), in nats."""
-    perplexity: float | None
-    """exp(loss), for models that continue text."""
-    tokens: int | None
-    seconds: float
-    figures: dict[str, float]
-    """A task's further figures, such as exact match and F1."""
 
 
 @usage
@@ -83,19 +66,16 @@ def main(arguments: list[str] | None = None) -> int:
     if options.batches is not None and options.batches < 0:
         raise UserError(f"--batches {options.batches}: give 0 or more")
     with contextlib.redirect_stdout(sys.stderr):  # a task's messages about its data are not part of the result
-        found = evaluate(options)
-    if found is None:
+        shown = evaluate(options)
+    if shown is None:
         return 0
-    shown = {**vars(found), **found.figures}
-    del shown["figures"]
     if options.json:
         print(json.dumps(shown))
     else:
-        names = {"loss": "loss (nats)"}
         for name, value in shown.items():
             if value is not None:
                 text = f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if isinstance(value, float) else value
-                print(f"{names.get(name, name):14} {text}")
+                print(f"{'loss (nats)' if name == 'loss' else name:14} {text}")
     return 0
 
 
@@ -145,10 +125,11 @@ def _judge(options: argparse.Namespace) -> int:
     return 0
 
 
-def evaluate(options: argparse.Namespace) -> Evaluation | None:
+def evaluate(options: argparse.Namespace) -> dict[str, Any] | None:
     """Evaluate a run on the validation set that its training uses, or a model on windows of --data.
 
-    Returns None on all workers but the first.
+    Returns the figures by name: the loss in nats, a mean over the tokens or the examples; perplexity and tokens of what
+    continues text; and a task's own, such as exact match and F1. None on all workers but the first.
     """
     source = loading.from_options(options)
     begin = time.monotonic()
@@ -165,9 +146,9 @@ def evaluate(options: argparse.Namespace) -> Evaluation | None:
     perplexity = evaluations.perplexity(loss) if tokens is not None else None
     if not world.first:
         return None
-    return Evaluation(
-        source.model, source.step, loss, perplexity, tokens, round(time.monotonic() - begin, 3), figures()
-    )
+    seconds = round(time.monotonic() - begin, 3)
+    shown = {"model": source.model, "step": source.step, "loss": loss, "perplexity": perplexity, "tokens": tokens}
+    return {**shown, "seconds": seconds, **figures()}
 
 
 Parts = tuple[nn.Module, "work.Validation", schema.Config, Callable[[], dict[str, float]]]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import UserError, one_line, usage
-from trainer.export.__main__ import DTYPES, export
+from trainer.export.__main__ import TYPES, export
 from trainer.models import loading
 
 OWN = {".gitattributes"}
@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.push", description="Upload a model to the hub.")
     loading.add_options(parser)
     parser.add_argument("--repository", default="", metavar="OWNER/NAME", help="default: the run's name, of your own")
-    parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="type of the weights")
+    parser.add_argument("--dtype", choices=TYPES, default="fp32", help="type of the weights")
     parser.add_argument("--merge", action="store_true", help="an adapter: add it to its model, and upload that")
     parser.add_argument("--public", action="store_true", help="a new repository is for everybody, not private")
     parser.add_argument("--replace", action="store_true", help="replace the files of a repository that has some")

@@ -12,10 +12,9 @@ import torch
 import torch.distributed as dist
 
 from tests.ports import free_port
-from trainer.config import schema as config
+from tests.trainer import toy
 from trainer.models import networks
 from trainer.parallel.engine import Engine
-from trainer.parallel.world import World
 from trainer.tasks.work import Work
 from trainer.train.loop import build_engine
 
@@ -44,34 +43,7 @@ def batch(device: torch.device, step: int, number: int) -> tuple[torch.Tensor, t
 
 def work(device: torch.device, divided: bool = False) -> Work:
     net = network(device)
-    return only_steps(net, networks.module(net, divided=divided), PER_STEP * WINDOWS * LENGTH, PER_STEP * WINDOWS)
-
-
-def only_steps(net: Any, module: Any, tokens: int, samples: int) -> Work:
-    """The Work of an engine that only makes steps: without data, and nothing is saved."""
-    nothing: Any = None
-    return Work(
-        net=net,
-        module=module,
-        batches=nothing,
-        validation=nothing,
-        items_per_step=tokens,
-        tokens_per_step=tokens,
-        samples_per_step=samples,
-        flops_per_token=0.0,
-        save_model=lambda weights, folder: None,
-        load_model=lambda folder: None,
-    )
-
-
-def settings(**changes: Any) -> config.Config:
-    values = {"data.directory": "/none", "run.directory": "/none"}
-    values |= {key.replace("__", "."): value for key, value in changes.items()}
-    return config.load([f"{key}={value}" for key, value in values.items()])
-
-
-def alone(device: torch.device) -> World:
-    return World(rank=0, size=1, local_rank=0, round=1, device=device)
+    return toy.only_steps(net, networks.module(net, divided=divided), PER_STEP * WINDOWS * LENGTH, PER_STEP * WINDOWS)
 
 
 def steps(built: Engine, device: torch.device, first: int, last: int, mine: range = range(PER_STEP)) -> None:
@@ -92,7 +64,7 @@ def straight(device: torch.device, kind: str = "fp32", divided: bool = False) ->
     divided: by the module that FSDP takes, transformers' own GPT-2. On an H100 its fp32 products differ from those of
     ours so much that Adam moves a weight apart by 1.1e-2 of a step.
     """
-    built = build_engine(work(device, divided), settings(), alone(device), TYPES[kind])
+    built = build_engine(work(device, divided), toy.configuration(), toy.place(device=device), TYPES[kind])
     steps(built, device, 0, 2)
     return weights(built)
 

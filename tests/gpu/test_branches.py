@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
 from tests.gpu import pretended
-from trainer.config import schema as config
+from tests.trainer import toy
 from trainer.models import causal, gpt2, networks
 from trainer.models.gpt2 import LanguageModel
 from trainer.models.head import Kernels, TiedGradient, losses_in_groups, token_loss
 from trainer.parallel.communication import Clock
-from trainer.parallel.world import Vote, World
+from trainer.parallel.world import Vote
 from trainer.tasks.pretrain import Validation
 from trainer.tasks.work import Work
 from trainer.train import feed, loop, metrics, precision
@@ -52,17 +53,10 @@ def build(device: torch.device) -> Work:
         net = networks.build("tiny", VOCABULARY, 0, seed=1)
     module = LanguageModel(net)
     assert all(isinstance(value, FakeTensor) and value.is_cuda for value in net.parameters())
-    return Work(
-        net=net,
-        module=module,
+    return dataclasses.replace(
+        toy.only_steps(net, module, 2 * LENGTH * PER_STEP, 2 * PER_STEP),
         batches=Text(),
         validation=Validation(Tokens(), LENGTH, 2, 2, tokenizer=Path()),  # pyrefly: ignore[bad-argument-type]
-        items_per_step=2 * LENGTH * PER_STEP,
-        tokens_per_step=2 * LENGTH * PER_STEP,
-        samples_per_step=2 * PER_STEP,
-        flops_per_token=networks.flops_per_token(net, LENGTH),
-        save_model=lambda weights, folder: None,
-        load_model=lambda folder: None,
         activations=module.attention_statistics,
     )
 
@@ -77,16 +71,6 @@ class Tokens:
 
     def read(self, start: int, length: int) -> np.ndarray:
         return np.zeros(length, dtype=np.uint16)
-
-
-def settings(**changes: Any) -> config.Config:
-    values = {"data.directory": "/none", "run.directory": "/none", "metrics.every": 1000, "metrics.tensorboard": False}
-    values |= {key.replace("__", "."): value for key, value in changes.items()}
-    return config.load([f"{key}={value}" for key, value in values.items()])
-
-
-def world(device: torch.device) -> World:
-    return World(rank=0, size=1, local_rank=0, round=1, device=device)
 
 
 def batch(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -144,11 +128,11 @@ def test_a_step_of_the_loop_knows_its_calls_on_cuda(
 ) -> None:
     """Feed, autocast, loss scaling, clipping, the fused update and the note of its outcome."""
     work = build(cuda)
-    chosen = settings(optimizer__name=optimizer)
-    reporter = metrics.Reporter(tmp_path, chosen, world(cuda))
+    chosen = toy.configuration(optimizer__name=optimizer, metrics__every=1000, metrics__tensorboard=False)
+    reporter = metrics.Reporter(tmp_path, chosen, toy.place(device=cuda))
     monkeypatch.setattr(Vote, "result", lambda own: [False, False])  # the host reads it, and its tensors are fake, too
-    made = loop.Loop(work, chosen, tmp_path, world(cuda), precision.TYPES[name], reporter)
-    batches = feed.Feed(work.batches, world(cuda), 0, made.engine.equal_turns)
+    made = loop.Loop(work, chosen, tmp_path, toy.place(device=cuda), precision.TYPES[name], reporter)
+    batches = feed.Feed(work.batches, toy.place(device=cuda), 0, made.engine.equal_turns)
     try:
         if optimizer == "muon":  # asks the device whether to skip, and a fake device cannot answer
             with pytest.raises(DataDependentOutputException):
@@ -170,7 +154,7 @@ def test_a_step_of_the_loop_knows_its_calls_on_cuda(
 def test_the_feed_hands_out_batches_on_cuda(cuda: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     pinned: list[torch.Tensor] = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda own: pinned.append(own) or own)
-    batches = feed.Feed(Text(), world(cuda), 0, equal=False)
+    batches = feed.Feed(Text(), toy.place(device=cuda), 0, equal=False)
     inputs, targets = batches.next()
     batches.close()
     assert (inputs.device, targets.device) == (cuda, cuda)
@@ -195,7 +179,7 @@ def test_evaluation_and_statistics_know_their_calls_on_cuda(cuda: torch.device) 
     """All but the loss itself, which a pretended device cannot compute."""
     work = build(cuda)
     with pytest.raises(DataDependentOutputException):
-        work.validation.loss(work.module, world(cuda), torch.bfloat16)
+        work.validation.loss(work.module, toy.place(device=cuda), torch.bfloat16)
     assert work.activations is not None
     with torch.autocast("cuda", torch.bfloat16):
         found = work.activations(batch(cuda))
@@ -206,7 +190,7 @@ def test_evaluation_and_statistics_know_their_calls_on_cuda(cuda: torch.device) 
 def test_a_checkpoint_is_taken_up_on_cuda(cuda: torch.device, name: str) -> None:
     """From optimizer state in host memory, where a resume reads it."""
     work = build(cuda)
-    built = build_engine(work, settings(), world(cuda), precision.TYPES[name])
+    built = build_engine(work, toy.configuration(), toy.place(device=cuda), precision.TYPES[name])
     state = {
         key: {part: torch.zeros(value.shape, device="cpu") for part in ("exp_avg", "exp_avg_sq")}
         | {"step": torch.tensor(3.0, device="cpu")}

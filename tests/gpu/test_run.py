@@ -132,19 +132,6 @@ def test_other_trainings_learn_and_go_on(
     assert json.loads(read.stdout)["loss"] == pytest.approx(told["validation_loss"], abs=0.02)
 
 
-def test_a_training_goes_on_where_it_stopped(device: torch.device, dataset: str, tmp_path: Path) -> None:
-    """Compared with a run that was never stopped, as closely as kernels that add in any order allow."""
-    changes = {"optimizer__schedule_steps": 6, "precision": "fp32", "compile": "false"}
-    for run, steps in (("whole", 6), ("broken", 3), ("broken", 6)):
-        given = arguments(dataset, tmp_path / run, **changes | {"steps": steps})
-        done = start(device, ["-m", "trainer.train", *given])
-        assert done.returncode == EXIT_DONE, done.stdout + done.stderr
-        (tmp_path / run / "DONE").unlink()
-    assert "event=resume" in done.stdout
-    losses = [[line["loss"] for line in figures(tmp_path / run)] for run in ("whole", "broken")]
-    assert losses[1] == pytest.approx(losses[0], abs=1e-3)
-
-
 def test_a_micro_batch_that_does_not_fit_is_halved_in_the_next_round(
     on_cuda: torch.device, dataset: str, tmp_path: Path
 ) -> None:

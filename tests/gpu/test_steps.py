@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from tests.gpu import small
+from tests.trainer import toy
 from trainer.checkpoint.format import Snapshot, load_optimizer, load_weights, newest_checkpoint, write_checkpoint
 from trainer.config.memory import needed, of_preset
 from trainer.config.schema import Config
@@ -40,9 +41,9 @@ def test_ddp_over_nccl_makes_the_step_of_one_process(
     group: None, device: torch.device, compression: str, tolerance: float
 ) -> None:
     """World says two workers, so that DDP's buckets, hook and streams are used; the process group has one."""
-    world = World(rank=0, size=2, local_rank=0, round=1, device=device)
+    world = toy.place(0, 2, device)
     built = build_engine(
-        small.work(device), small.settings(communication__compression=compression), world, torch.float32
+        small.work(device), toy.configuration(communication__compression=compression), world, torch.float32
     )
     small.steps(built, device, 0, 2)
     seconds, sent = built.take_communication()
@@ -55,8 +56,8 @@ def test_ddp_over_nccl_makes_the_step_of_one_process(
 @pytest.mark.parametrize(("kind", "tolerance"), [("fp32", 1e-3), ("bf16", 0.2)])
 def test_fsdp_makes_the_step_of_one_process(group: None, device: torch.device, kind: str, tolerance: float) -> None:
     """One process owns every shard: gathers and reductions run over NCCL, in the types that many would send."""
-    settings = small.settings(engine__name="fsdp", communication__compression="auto" if kind == "bf16" else "none")
-    built = build_engine(small.work(device, divided=True), settings, small.alone(device), small.TYPES[kind])
+    settings = toy.configuration(engine__name="fsdp", communication__compression="auto" if kind == "bf16" else "none")
+    built = build_engine(small.work(device, divided=True), settings, toy.place(device=device), small.TYPES[kind])
     small.steps(built, device, 0, 2)
     expected = small.straight(device, kind, divided=True)
     assert small.difference(small.weights(built), expected, kind == "bf16") < tolerance
@@ -66,7 +67,7 @@ def half_of_two(rank: int, count: int, device: torch.device) -> dict[str, torch.
     if device.type == "cuda":
         torch.cuda.set_device(device)
     world = World(rank, count, local_rank=0, round=1, device=device, control=dist.new_group(backend="gloo"))
-    built = build_engine(small.work(device), small.settings(), world, torch.float32)
+    built = build_engine(small.work(device), toy.configuration(), world, torch.float32)
     small.steps(built, device, 0, 2, range(rank, small.PER_STEP, count))
     return small.weights(built)
 
@@ -81,7 +82,7 @@ def test_two_processes_on_one_device_make_the_step_of_one(device: torch.device, 
 
 def deepspeed_alone(rank: int, count: int, device: torch.device, kind: str) -> dict[str, torch.Tensor]:
     changes: dict[str, Any] = {"engine__name": "deepspeed", "engine__zero_stage": 1}
-    built = build_engine(small.work(device), small.settings(**changes), small.alone(device), small.TYPES[kind])
+    built = build_engine(small.work(device), toy.configuration(**changes), toy.place(device=device), small.TYPES[kind])
     small.steps(built, device, 0, 2)
     return small.weights(built)
 
@@ -96,7 +97,7 @@ def test_deepspeed_makes_the_step_of_one_process(
 
 
 def test_fp16_skips_a_step_that_overflows_and_recovers(device: torch.device) -> None:
-    built = build_engine(small.work(device), small.settings(), small.alone(device), torch.float16)
+    built = build_engine(small.work(device), toy.configuration(), toy.place(device=device), torch.float16)
     scale = {"scale": 2.0**40, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000}
     built.load({}, {"scaler": scale | {"_growth_tracker": 0}})
     before, skipped = small.weights(built), 0
@@ -123,7 +124,7 @@ def test_a_checkpoint_is_taken_up_bit_for_bit(
 ) -> None:
     """Four steps in a row equal two, a checkpoint on disk, a fresh engine, and two more."""
     work = small.work(device)
-    first = build_engine(work, small.settings(), small.alone(device), small.TYPES[kind])
+    first = build_engine(work, toy.configuration(), toy.place(device=device), small.TYPES[kind])
     small.steps(first, device, 0, 2)
     state = first.state()
     held = {
@@ -145,7 +146,7 @@ def test_a_checkpoint_is_taken_up_bit_for_bit(
     load_weights(found.path, again.net)
     assert all(torch.equal(value, held[name]) for name, value in again.net.state_dict().items())
     again.module.to(device)
-    second = build_engine(again, small.settings(), small.alone(device), small.TYPES[kind])
+    second = build_engine(again, toy.configuration(), toy.place(device=device), small.TYPES[kind])
     second.load(load_optimizer(found.path), found.state)
     small.steps(second, device, 2, 4)
     assert small.difference(small.weights(second), small.weights(first)) == 0.0
@@ -163,7 +164,7 @@ def test_a_step_needs_no_more_memory_than_was_estimated(on_cuda: torch.device, w
     module = LanguageModel(net)
     module.compile()
     engine = build_engine(
-        small.only_steps(net, module, 2 * tokens, 2 * windows), Config(), small.alone(on_cuda), torch.bfloat16
+        toy.only_steps(net, module, 2 * tokens, 2 * windows), Config(), toy.place(device=on_cuda), torch.bfloat16
     )
     ids = torch.randint(0, 50257, (windows, 1025), device=on_cuda)
     for number in range(2):
@@ -188,7 +189,7 @@ class Windows:
 
 
 def test_the_feed_copies_from_pinned_memory_while_the_device_computes(on_cuda: torch.device) -> None:
-    batches = feed.Feed(Windows(), small.alone(on_cuda), 0, equal=False)
+    batches = feed.Feed(Windows(), toy.place(device=on_cuda), 0, equal=False)
     batches.next()  # the first one asks the driver for memory, which may wait for the device
     waiting = batches._queue[0].result()
     assert all(part.is_pinned() and part.is_contiguous() for part in waiting)

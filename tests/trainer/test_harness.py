@@ -74,7 +74,6 @@ def template(*parts: str) -> dict[str, Any]:
 BEGINNINGS = {
     "a begin token": template(END, "text"),
     "an end token": template("text", END),
-    "a begin and an end token": template(END, "text", END),
     "none, but chance": None,
 }
 

@@ -102,30 +102,25 @@ def test_an_architecture_that_is_no_model_is_refused(tmp_path: Path) -> None:
         loading.load(loading.Source(str(tmp_path)))
 
 
-def exchanged(world: World) -> Any:
+def exchanged(world: World, hostile: bytes) -> Any:
+    """What the workers tell each other. Then rank 0 sends hostile bytes in place of `gather`'s JSON."""
     own = {"rank": world.rank, "text": "é" * 1000 * world.rank, "score": -math.inf, "nothing": None}
-    return world.from_first(own), world.gather(own)
-
-
-def test_workers_exchange_values_of_any_length_in_order_of_rank(tmp_path: Path) -> None:
-    for first, all_of_them in toy.drive(2, exchanged, folder=tmp_path):
-        assert first == all_of_them[0]
-        assert [(each["rank"], len(each["text"])) for each in all_of_them] == [(0, 0), (1, 1000)]
-        assert first["score"] == -math.inf
-
-
-def deceived(world: World, hostile: bytes) -> None:
-    """Rank 0 sends hostile bytes in place of `gather`'s JSON."""
+    found = world.from_first(own), world.gather(own)
     if not world.first:
         with pytest.raises(ValueError, match=r"utf|Expecting"):
             world.gather(None)
-        return
+        return found
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(world.size)]
     dist.all_gather(lengths, torch.tensor([len(hostile)]), group=world.control)
     parts = [torch.empty(len(hostile), dtype=torch.uint8) for _ in lengths]
     dist.all_gather(parts, torch.frombuffer(bytearray(hostile), dtype=torch.uint8), group=world.control)
+    return found
 
 
-def test_what_another_worker_sends_is_not_unpickled(tmp_path: Path) -> None:
-    toy.drive(2, deceived, pickle.dumps(toy.Bomb(tmp_path / "executed")), folder=tmp_path)
+def test_workers_exchange_values_of_any_length_in_order_of_rank_and_unpickle_none(tmp_path: Path) -> None:
+    hostile = pickle.dumps(toy.Bomb(tmp_path / "executed"))
+    for first, all_of_them in toy.drive(2, exchanged, hostile, folder=tmp_path):
+        assert first == all_of_them[0]
+        assert [(each["rank"], len(each["text"])) for each in all_of_them] == [(0, 0), (1, 1000)]
+        assert first["score"] == -math.inf
     assert not (tmp_path / "executed").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -55,25 +56,31 @@ class Batches:
         return 0.0
 
 
-def place(rank: int = 0, size: int = 1) -> Any:
+def place(rank: int = 0, size: int = 1, device: str | torch.device = "cpu") -> Any:
     """The World of one worker, without a process group."""
     from trainer.parallel.world import World
 
-    return World(rank, size, local_rank=rank, round=1, device=torch.device("cpu"))
+    return World(rank, size, local_rank=rank, round=1, device=torch.device(device))
 
 
 def work() -> Any:
+    net = Net()
+    return dataclasses.replace(only_steps(net, net, 2 * PER_STEP, 2 * PER_STEP), batches=Batches())
+
+
+def only_steps(net: Any, module: Any, tokens: int, samples: int) -> Any:
+    """The Work of an engine that only makes steps: without data, and nothing is saved."""
     from trainer.tasks.work import Work
 
-    net = Net()
+    nothing: Any = None
     return Work(
-        net=net,  # pyrefly: ignore[bad-argument-type]
-        module=net,
-        batches=Batches(),
-        validation=None,  # pyrefly: ignore[bad-argument-type]
-        items_per_step=2 * PER_STEP,
-        tokens_per_step=2 * PER_STEP,
-        samples_per_step=2 * PER_STEP,
+        net=net,
+        module=module,
+        batches=nothing,
+        validation=nothing,
+        items_per_step=tokens,
+        tokens_per_step=tokens,
+        samples_per_step=samples,
         flops_per_token=0.0,
         save_model=lambda weights, folder: None,
         load_model=lambda folder: None,
@@ -150,7 +157,7 @@ def _run(rank: int, world: int, port: int, task: Callable[..., Any], arguments: 
 def configuration(**changes: Any) -> Any:
     from trainer.config.schema import load
 
-    values = {"data.directory": "/none", "run.directory": "/none", "optimizer.clip": 1.0, "optimizer.weight_decay": 0.1}
+    values = {"data.directory": "/none", "run.directory": "/none"}
     values |= {key.replace("__", "."): value for key, value in changes.items()}
     return load([f"{key}={value}" for key, value in values.items()])
 

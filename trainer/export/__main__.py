@@ -10,13 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from trainer.config.paths import folder
 from trainer.errors import UserError, usage
 from trainer.export import model_card
 from trainer.files import DESCRIPTION, copy
 from trainer.models import adapters, loading
 
-DTYPES = ("fp32", "bf16", "fp16")
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 WEIGHTS = (
     "config.json",
     "generation_config.json",
@@ -33,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     loading.add_options(parser)
     parser.add_argument("--output", required=True, type=folder, metavar="FOLDER", help="where to write; must not exist")
-    parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="type of the weights")
+    parser.add_argument("--dtype", choices=TYPES, default="fp32", help="type of the weights")
     parser.add_argument(
         "--safetensors-only", action="store_true", help="weights and config only: no tokenizer, no card"
     )
@@ -73,7 +75,7 @@ def export(
         if net is not None:
             net.save_pretrained(temporary)
         else:
-            adapters.copy(Path(source.model), temporary, _type(dtype))
+            adapters.copy(Path(source.model), temporary, TYPES[dtype])
         if not bare:
             _copy_tokenizer(source, temporary)
             (temporary / "README.md").write_text(model_card.text(source, net, dtype), encoding="utf-8")
@@ -96,20 +98,12 @@ def _remove(path: Path) -> None:
 
 
 def _as(net: Any, dtype: str) -> Any:
-    import torch
-
     if dtype == "fp16":
         largest = torch.finfo(torch.float16).max
         for name, value in net.state_dict().items():
             if value.abs().max() > largest:
                 raise UserError(f"--dtype fp16: {name} holds values above {largest:.0f}; use bf16 or fp32")
-    return net.to(_type(dtype))
-
-
-def _type(dtype: str) -> Any:
-    import torch
-
-    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+    return net.to(TYPES[dtype])
 
 
 def _copy_tokenizer(source: loading.Source, folder: Path) -> None:

@@ -19,18 +19,16 @@ PARTS, MOST_PARTS = re.compile(r"layer|expert|block|depth"), 2000
 have 126 layers (Llama 3.1 405B), the widest 512 experts (Qwen3-Next)."""
 
 
-def micro_batch(config: Config, most: int | None = None, model: Any = None, there: float | None = None) -> int:
+def micro_batch(config: Config, most: int | None = None, model: Any = None) -> int:
     """Windows in one pass of one worker: micro_batch, or a power of two that divides the step; at most `most`.
 
-    model: the transformers configuration of a decoder that is trained alone, without a teacher. there: the bytes of
-    the accelerator's memory; default: that of this device, or on a CPU the container's limit.
+    model: the transformers configuration of a decoder that is trained alone, without a teacher.
     """
     samples, workers = config.windows_per_step, int(os.environ.get("WORLD_SIZE", "1"))
     if config.micro_batch:
         return largest_divisor(samples, min(config.micro_batch, most or config.micro_batch))
-    accelerator = there is not None or torch.cuda.is_available()
-    if there is None:
-        there = device_memory() if accelerator else container.limit()
+    accelerator = torch.cuda.is_available()
+    there = device_memory() if accelerator else container.limit()
     shape = memory.of_document(model.to_dict()) if model is not None else None
     fits = UNIT
     if there is not None and shape is not None:

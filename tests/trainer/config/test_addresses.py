@@ -29,40 +29,38 @@ def previewed(*inputs: str) -> StackConfig:
     ("given", "told"),
     [
         ("arn:aws:s3:eu-west-1:123456789012:accesspoint/text/a.txt", "is no address that is read"),
-        ("arn:aws:iam::123456789012:role/x", "is no address that is read"),
         ("s3//bucket/a.txt", "write s3://bucket/a.txt"),
         ("S3;//bucket/a.txt", "write s3://bucket/a.txt"),
-        ("https//host/a.txt", "write https://host/a.txt"),
         ("s3:///bucket/a.txt", "names nothing"),
-        ("HTTPS:///host/a.txt", "names nothing"),
-        ("gs:/bucket/a.txt", "lacks slashes; write gs://bucket/a.txt"),
-        ("s3:bucket/a.txt", "lacks slashes; write s3://bucket/a.txt"),
         ("me@host:corpus/a.txt", "is no address that is read"),
-        ("git@github.com:owner/name.git", "is no address that is read"),
-        ("host:corpus", "is no address that is read"),
         ("C:/corpus", "is no address that is read"),
-        ("wasbs:container/a.txt", "is no address that is read"),
-        ("dbfs:/corpus", "is no address that is read"),
-        ("az://container/a.txt", "az:// is not read"),
-        ("ssh://me@host/corpus", "ssh:// is not read"),
         ("bucket.s3.eu-west-1.amazonaws.com/a.txt", "write https://bucket.s3"),
         ("storage.googleapis.com/bucket/a.txt", "write https://storage"),
         ("huggingface.co/datasets/o/n", "write https://huggingface.co"),
         ("www.example.com/a.txt", "write https://www"),
         ("storage.cloud.google.com/bucket/a.txt", "write https://storage"),
         ("raw.githubusercontent.com/o/n/main/a.txt", "write https://raw"),
-        ("drive.google.com/file/d/1/view", "write https://drive"),
         ("kaggle.com/datasets/o/n", "write https://kaggle"),
         ("$HOME/a.txt", "a stack file is no shell"),
         ("${DATA}/a.txt", "a stack file is no shell"),
-        ("\\\\server\\share", "is not on the shared volume"),
         ("//server/share", "is not on the shared volume"),
+        ("~/corpus", "`trainyard upload ~/corpus` brings it there"),
+        ("/home/me/corpus", "is not on the shared volume, and pods see no other files"),
+        ("file:///home/me/corpus", "`trainyard upload /home/me/corpus`"),
+        ("../corpus", "is not on the shared volume"),
+        ("corpus/../../etc", "is not on the shared volume"),
+        ("/database/x", "is not on the shared volume"),
+        ("C:\\texts\\a.txt", "is not on the shared volume"),
+        ("hf:/home/me/folder", "is not on the shared volume"),
+        ("az://container/a.txt", "az:// is not read; allowed: s3, gs, https, http, hf:NAME"),
     ],
 )
-def test_what_is_no_file_of_the_volume_is_never_taken_for_one(given: str, told: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        previewed(given)
-    assert told in str(error.value)
+def test_what_no_pod_can_read_is_refused_at_preview(given: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        previewed("sample", given)
+    (line,) = caught.value.lines
+    assert line.startswith("dataset.input.1: ")
+    assert told in line
 
 
 @pytest.mark.parametrize(
@@ -75,18 +73,15 @@ def test_what_is_no_file_of_the_volume_is_never_taken_for_one(given: str, told: 
         ("./notes:2024.txt", "/data/notes:2024.txt"),
         ("s3/a.txt", "/data/s3/a.txt"),
         ("me@home/a.txt", "/data/me@home/a.txt"),
-        ("s3://bucket/a.txt", "s3://bucket/a.txt"),
         ("S3://bucket/A.txt", "s3://bucket/A.txt"),
         ("s3a://bucket/folder/", "s3://bucket/folder/"),
         ("gcs://bucket/*.jsonl", "gs://bucket/*.jsonl"),
-        ("gs://bucket/part-?.txt", "gs://bucket/part-?.txt"),
         ("HTTPS://Host.Example/A.txt?key=Z", "https://host.example/A.txt?key=Z"),
         (" https://host/a.txt ", "https://host/a.txt"),
         ("hf:stanfordnlp/imdb", "hf:stanfordnlp/imdb"),
         ("HF:wikitext/wikitext-2-raw-v1:train", "hf:wikitext/wikitext-2-raw-v1:train"),
         ("sample", "sample"),
         ("corpus/", "/data/corpus"),
-        ("./corpus", "/data/corpus"),
         ("/data/corpus/a b.txt", "/data/corpus/a b.txt"),
         ("file:///data/corpus", "/data/corpus"),
         ("file://localhost/data/corpus", "/data/corpus"),
@@ -99,9 +94,8 @@ def test_each_spelling_reaches_the_job_as_one_that_it_reads(given: str, job: str
     assert addresses.address(config.dataset.input[0]) == config.dataset.input[0]
 
 
-@pytest.mark.parametrize("given", ["s3a://bucket/x", "S3://bucket/x"])
-def test_the_grant_to_read_a_bucket_follows_from_every_spelling(given: str) -> None:
-    assert previewed(given).dataset.buckets("s3") == ["bucket"]
+def test_the_grant_to_read_a_bucket_follows_from_every_spelling() -> None:
+    assert previewed("S3A://bucket/x").dataset.buckets("s3") == ["bucket"]
 
 
 @pytest.mark.parametrize(
@@ -111,16 +105,12 @@ def test_the_grant_to_read_a_bucket_follows_from_every_spelling(given: str) -> N
         ("https://host/texts.tar.gz?download=1", ".tar files are not read; unpack or convert it"),
         ("s3:bucket/a.txt", "lacks slashes; write s3://bucket/a.txt"),
         ("gs:/bucket/a.txt", "lacks slashes; write gs://bucket/a.txt"),
-        ("https:host/a.txt", "lacks slashes; write https://host/a.txt"),
         ("s3://", "names nothing"),
         ("  ", "names nothing"),
         ("HF:", "names nothing"),
         ("file://data/corpus", "names the server 'data', which file:// does not reach; write file:///PATH"),
-        ("file://nas/data/corpus", "names the server 'nas'"),
         ("s3://b*/a.txt", "'b*' is no name of a bucket"),
-        ("s3://user:password@bucket/a.txt", "is no name of a bucket"),
         ("s3://bucket/a.txt?versionId=3", "ends in a query, which s3:// has not; leave out ?versionId=3"),
-        ("hf://datasets/stanfordnlp/imdb", "write hf:stanfordnlp/imdb"),
         ("hf://datasets/stanfordnlp/imdb@main/plain_text", "write hf:stanfordnlp/imdb"),
         ("hf//datasets/stanfordnlp/imdb", "write hf:stanfordnlp/imdb"),
         ("file:/data/corpus", "lacks slashes; write file:///data/corpus"),
@@ -141,30 +131,6 @@ def test_what_one_reader_refuses_the_others_refuse_in_the_same_words(given: str,
             assert advised[1] in said or "write" not in said
     with pytest.raises(CommandError, match=r"FROM: missing|: an address, not a path|: no such file or folder"):
         upload.upload(given)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("~/corpus", "`trainyard upload ~/corpus` brings it there"),
-        ("/home/me/corpus", "is not on the shared volume, and pods see no other files"),
-        ("file:///home/me/corpus", "`trainyard upload /home/me/corpus`"),
-        ("../corpus", "is not on the shared volume"),
-        ("corpus/../../etc", "is not on the shared volume"),
-        ("/database/x", "is not on the shared volume"),
-        ("C:\\texts\\a.txt", "is not on the shared volume"),
-        ("hf:/home/me/folder", "is not on the shared volume"),
-        ("az://container/a.txt", "az:// is not read; allowed: s3, gs, https, http, hf:NAME"),
-        ("ftp://host/a.txt", "ftp:// is not read"),
-        ("memory://x", "memory:// is not read"),
-    ],
-)
-def test_what_no_pod_can_read_is_refused_at_preview(given: str, said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        previewed("sample", given)
-    (line,) = caught.value.lines
-    assert line.startswith("dataset.input.1: ")
-    assert said in line
 
 
 def test_questions_have_the_same_reader() -> None:

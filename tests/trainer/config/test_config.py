@@ -118,7 +118,6 @@ def test_what_is_required_is_asked_for() -> None:
             "optimizer.name: muon needs whole matrices, which deepspeed",
         ),
         (["engine.name=fsdp", "adapter.kind=lora"], "engine.name: fsdp trains whole models, not adapters"),
-        (["engine.name=fsdp", "task=distillation"], "engine.name: fsdp is not for task distillation"),
         (["engine.name=fsdp", "task=question_answering"], "engine.name: fsdp is not for task question_answering"),
         (["engine.name=fsdp", "engine.deepspeed_config=z.json"], "given, but engine.name is fsdp"),
         (["model.config=x.json"], "model.preset: given together with model.config"),

@@ -16,7 +16,6 @@ from tests.trainer import toy
 from trainer.config import deepspeed_json
 from trainer.config import schema as config
 from trainer.errors import UserError
-from trainer.parallel.world import World
 from trainer.train.loop import build_engine
 from workloads.training import placed
 
@@ -121,7 +120,7 @@ def test_the_first_worker_alone_warns_of_each_key_without_an_effect(
     path = tmp_path / "deepspeed.json"
     path.write_text(json.dumps({"steps_per_print": 10}))
     settings = toy.configuration(engine__name="deepspeed", engine__deepspeed_config=path)
-    deepspeed_settings(toy.work(), settings, World(rank, 2, rank, round=1, device=torch.device("cpu")))
+    deepspeed_settings(toy.work(), settings, toy.place(rank, 2))
     said = "" if rank else "event=deepspeed_config_warning text='steps_per_print is not used'\n"
     assert capsys.readouterr().out == said
 
@@ -162,9 +161,8 @@ def test_batch_sizes_that_contradict_the_run_are_told(tmp_path: Path, document: 
     path = tmp_path / "deepspeed.json"
     path.write_text(json.dumps(document))
     settings = toy.configuration(engine__name="deepspeed", engine__deepspeed_config=path)
-    world = World(rank=1, size=2, local_rank=1, round=1, device=torch.device("cpu"))
     with pytest.raises(UserError, match=said):
-        build_engine(toy.work(), settings, world, torch.float32)
+        build_engine(toy.work(), settings, toy.place(1, 2), torch.float32)
 
 
 def test_batch_sizes_that_agree_with_the_run_are_taken(tmp_path: Path) -> None:
@@ -175,8 +173,7 @@ def test_batch_sizes_that_agree_with_the_run_are_taken(tmp_path: Path) -> None:
         json.dumps({**Z1, "train_batch_size": 8, "gradient_accumulation_steps": 4, "wall_clock_breakdown": True})
     )
     settings = toy.configuration(engine__name="deepspeed", engine__deepspeed_config=path)
-    world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cpu"))
-    found = deepspeed_settings(toy.work(), settings, world)
+    found = deepspeed_settings(toy.work(), settings, toy.place())
     assert found["wall_clock_breakdown"] is True
     assert found["zero_optimization"]["stage"] == 1
     assert found["zero_optimization"]["reduce_bucket_size"] == 2e8
@@ -191,8 +188,8 @@ def test_an_accelerator_waits_for_no_reduce_unless_the_file_asks_for_it(tmp_path
     path = tmp_path / "deepspeed.json"
     path.write_text(json.dumps({"zero_optimization": {"stage": 1} | ({"overlap_comm": asked} if asked else {})}))
     settings = toy.configuration(engine__name="deepspeed", engine__deepspeed_config=path)
-    world = World(rank=0, size=1, local_rank=0, round=1, device=torch.device("cuda"))
-    assert deepspeed_settings(toy.work(), settings, world)["zero_optimization"]["overlap_comm"] is bool(asked)
+    found = deepspeed_settings(toy.work(), settings, toy.place(device="cuda"))
+    assert found["zero_optimization"]["overlap_comm"] is bool(asked)
 
 
 @pytest.fixture
@@ -226,8 +223,6 @@ def test_pods_of_a_stack_get_what_its_file_says(of_stack: Any, tmp_path: Path) -
     [
         (Z1, {"warmupSteps": 200}, "training.optimizer.warmupSteps: 200 was given, but .*json says 4000; make them"),
         ({"fp16": True}, {}, r"training\.engine\.deepspeedConfig: .*z1-conf\.json: fp16: true is not supported here"),
-        ("{", {}, r"training\.engine\.deepspeedConfig: .*z1-conf\.json: not JSON"),
-        ({"zero_optimization": {"stage": 3}}, {}, r"z1-conf\.json: zero_optimization\.stage is 3"),
     ],
 )
 def test_a_stacks_preview_refuses_what_pods_would(of_stack: Any, document: Any, optimizer: Any, said: str) -> None:

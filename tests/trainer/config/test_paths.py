@@ -59,18 +59,14 @@ def test_a_variable_is_refused_since_it_would_name_a_folder(path: str) -> None:
         "question_answering.train",
     ],
 )
-@pytest.mark.parametrize("given", ["argument", "file"])
-def test_every_path_of_a_training_is_expanded_from_an_argument_and_from_a_file(
-    key: str, given: str, home: Path
-) -> None:
+def test_every_path_of_a_training_is_expanded(key: str, home: Path) -> None:
     arguments = [argument for argument in NEEDED if not argument.startswith(key)]
-    if given == "file":
-        section, name = key.split(".")
-        (home / "mine.yaml").write_text(f"{section}:\n  {name}: ~/it\n")
-        arguments += ["--config", "~/mine.yaml"]
-    else:
-        arguments += [f"{key}=~/it"]
-    assert schema.flat(schema.load(arguments))[key] == f"{home}/it"
+    assert schema.flat(schema.load([*arguments, f"{key}=~/it"]))[key] == f"{home}/it"
+
+
+def test_a_file_of_settings_is_found_in_the_home_folder_and_may_name_it(home: Path) -> None:
+    (home / "mine.yaml").write_text("model:\n  name: ~/it\n")
+    assert schema.load([*NEEDED, "--config", "~/mine.yaml"]).model.name == f"{home}/it"
 
 
 def test_a_deepspeed_file_is_found_in_the_home_folder(home: Path) -> None:

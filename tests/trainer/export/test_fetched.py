@@ -28,9 +28,8 @@ def fetched(run: Path, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("below", ["", "model"])
 def test_it_is_evaluated_sampled_exported_and_reported_as_on_the_volume(
-    below: str, run: Path, fetched: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    run: Path, fetched: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "vega", str)  # test_report draws the charts
 
@@ -39,7 +38,7 @@ def test_it_is_evaluated_sampled_exported_and_reported_as_on_the_volume(
         loss = evaluated(options, capsys)
         assert sample.main([*options, "--tokens", "5"]) == 0
         text = capsys.readouterr().out
-        output = tmp_path / f"exported-{folder.name}-{folder == run}"
+        output = tmp_path / f"exported-{folder.name}-{folder.parent.name}"
         assert export.main([*options, "--output", str(output)]) == 0
         files = {path.name: path.read_bytes() for path in output.iterdir()}
         assert report.main([str(folder), "--output", str(output)]) == 0
@@ -47,7 +46,7 @@ def test_it_is_evaluated_sampled_exported_and_reported_as_on_the_volume(
         (shown,) = runs.read_runs([folder])
         return [loss["loss"], loss["step"], text, files, shown]
 
-    assert of(fetched / below) == of(run)
+    assert of(fetched) == of(fetched / "model") == of(run)
 
 
 def test_a_fetched_run_names_its_one_step_and_what_is_damaged(fetched: Path, capsys: Capture) -> None:

@@ -83,20 +83,6 @@ def test_evaluate_gives_the_loss_that_training_saw(run: Path, capsys: Capture) -
     assert earlier["loss"] > found["loss"]
 
 
-def test_a_folder_that_was_copied_by_half_is_one_line(run: Path, tmp_path: Path, capsys: Capture) -> None:
-    shutil.copytree(newest(run) / "model", tmp_path / "half")
-    file = tmp_path / "half" / "model.safetensors"
-    whole = file.read_bytes()
-    file.write_bytes(whole[: len(whole) // 2])
-    assert "damaged" in fails(sample.main, ["--model", str(file.parent)], capsys)
-    file.write_bytes(whole)
-    tensors = load_file(file)
-    save_file({name: value for name, value in tensors.items() if "h.1." not in name}, file, {"format": "pt"})
-    assert "of the model's tensors, such as transformer.h.1." in fails(
-        sample.main, ["--model", str(file.parent)], capsys
-    )
-
-
 def test_a_checkpoint_is_evaluated_without_the_file_that_deepspeed_was_configured_by(run: Path, tmp_path: Path) -> None:
     shutil.copytree(newest(run), tmp_path / "step")
     settings = tmp_path / "step" / "config.yaml"
@@ -158,8 +144,6 @@ def test_sample_reads_checkpoints_folders_and_stdin(
 
 @pytest.mark.parametrize(("dtype", "exact"), [("fp32", True), ("bf16", False)])
 def test_an_exported_model_gives_our_logits(run: Path, tmp_path: Path, dtype: str, exact: bool) -> None:
-    from trainer.models.gpt2 import LanguageModel
-
     output = tmp_path / "model"
     assert export.main(["--run", str(run), "--output", str(output), "--dtype", dtype]) == 0
     theirs: Any = AutoModelForCausalLM.from_pretrained(output)
@@ -169,11 +153,7 @@ def test_an_exported_model_gives_our_logits(run: Path, tmp_path: Path, dtype: st
     tokens = words("The Rays of Light differ in Colour and Refrangibility.", return_tensors="pt")["input_ids"]
     with torch.no_grad():
         a, b = theirs.eval()(tokens).logits.float(), ours(tokens).logits
-        # And the training module's loss is that of their logits.
-        loss = LanguageModel(ours)(tokens[:, :-1], tokens[:, 1:])
     assert torch.equal(a, b) if exact else torch.allclose(a, b, atol=0.05)
-    expected = torch.nn.functional.cross_entropy(b[0, :-1], tokens[0, 1:], reduction="sum")
-    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_the_model_card_tells_what_it_is(run: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -271,15 +251,12 @@ def test_what_is_wrong_with_the_source_is_said(run: Path, tmp_path: Path, capsys
     assert "is no folder; give the run.directory" in said("--run", tmp_path / "nowhere")
     assert "no checkpoint that verifies" in said("--run", tmp_path / "empty")
     assert "no checkpoint of that step; there are: 10, 20, 25" in said("--run", run, "--step", 7)
-    assert "is no folder" in said("--model", tmp_path / "nowhere")
     assert "--step belongs to --run" in said("--model", newest(run), "--step", 10)
     damaged = tmp_path / "damaged"
     shutil.copytree(run, damaged)
     (newest(damaged) / "model" / "model.safetensors").write_bytes(b"nonsense")
     assert "is damaged" in said("--run", damaged, "--step", 25)
     assert "is damaged" in said("--model", newest(damaged))
-    assert "cannot be read" in said("--model", "no-such-organisation/no-such-model")
-    assert "holds no config.json" in said("--model", tmp_path / "empty")
 
 
 def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_used(

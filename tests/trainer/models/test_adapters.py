@@ -28,6 +28,7 @@ from trainer.export import __main__ as export
 from trainer.models import adapters, loading, networks
 from trainer.models.adapters import Adapter
 from trainer.models.causal import CausalModel
+from trainer.train import resume
 
 Start = Callable[[int, list[str]], Workers]
 Settings = Callable[..., list[str]]
@@ -343,17 +344,11 @@ def test_an_adapter_that_the_accelerator_cannot_hold_is_refused_although_the_hos
         adapt(llama, adapter__rank=17)
 
 
-def test_settings_that_contradict_each_other_are_refused(
-    gpt2: Path, finished: Path, start_workers: Start, settings: Settings, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match=r"optimizer.name: muon is for the matrices of whole models"):
-        toy.configuration(model__name="gpt2", adapter__kind="lora", optimizer__name="muon")
-    copy = shutil.copytree(finished, tmp_path / "run")
-    (copy / "DONE").unlink()
-    workers = start_workers(1, settings(copy, model__name=gpt2, steps=8))
-    assert workers.wait() == [42]
-    assert "is a checkpoint of adapter.kind=lora, not none; use another run.directory" in workers.output
-    assert "Traceback" not in workers.output
+def test_a_checkpoint_of_another_kind_is_refused(finished: Path, gpt2: Path) -> None:
+    found = newest_checkpoint(finished)
+    assert found is not None
+    with pytest.raises(UserError, match=r"is a checkpoint of adapter.kind=lora, not none; use another run.directory"):
+        resume.load_weights(found, toy.work(), toy.configuration(model__name=gpt2))
 
 
 def test_a_fingerprint_is_that_of_the_weights_and_not_of_their_files(llama: Path, tmp_path: Path) -> None:

@@ -150,25 +150,31 @@ def test_a_config_json_that_no_model_has_is_not_read_for_an_estimate(tmp_path: P
         ("xl", 14.6, 1),
     ],
 )
-def test_the_micro_batch_follows_from_model_and_memory(preset: str, gib: float, windows: int) -> None:
-    chosen = config.load([*NEEDED, f"model.preset={preset}"])
-    assert capacity.micro_batch(chosen, None, shape(preset), gib * GIB) == windows
+def test_the_micro_batch_follows_from_model_and_memory(
+    preset: str, gib: float, windows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accelerator(monkeypatch, gib * GIB)
+    assert capacity.micro_batch(config.load([*NEEDED, f"model.preset={preset}"]), None, shape(preset)) == windows
+
+
+def accelerator(monkeypatch: pytest.MonkeyPatch, memory: float) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(capacity, "device_memory", lambda: memory)
 
 
 def test_it_divides_the_step_and_leaves_work_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerator(monkeypatch, 80e9)
     step = config.load([*NEEDED, "tokens_per_step=49152", "micro_batch=auto"])  # 48 windows
-    assert capacity.micro_batch(step, None, shape("small"), 80e9) == 16
-    monkeypatch.setenv("WORLD_SIZE", "6")
-    assert capacity.micro_batch(step, None, shape("small"), 80e9) == 8
-    monkeypatch.setenv("WORLD_SIZE", "100")
-    assert capacity.micro_batch(step, None, shape("small"), 80e9) == 1
+    for workers, windows in ((1, 16), (6, 8), (100, 1)):
+        monkeypatch.setenv("WORLD_SIZE", str(workers))
+        assert capacity.micro_batch(step, None, shape("small")) == windows
 
 
 def test_what_is_given_is_taken_and_a_cpu_takes_eight() -> None:
     given = config.load([*NEEDED, "micro_batch=64"])
-    assert capacity.micro_batch(given, None, shape("xl"), 14.6 * GIB) == 64
-    assert capacity.micro_batch(given, 16, shape("xl"), 14.6 * GIB) == 16, "more was too much"
-    assert capacity.micro_batch(given, 5, shape("xl"), 14.6 * GIB) == 4, "of another step, or by hand: no part of it"
+    assert capacity.micro_batch(given, None, shape("xl")) == 64
+    assert capacity.micro_batch(given, 16, shape("xl")) == 16, "more was too much"
+    assert capacity.micro_batch(given, 5, shape("xl")) == 4, "of another step, or by hand: no part of it"
     assert capacity.micro_batch(config.load(NEEDED), None, shape("small")) == 8
     assert capacity.micro_batch(config.load(NEEDED), 2, shape("small")) == 2
     with pytest.raises(UserError, match=r"micro_batch: 'many' is not a whole number or auto"):
@@ -274,7 +280,6 @@ SIZES: dict[str, tuple[dict[str, Any], str]] = {
     "wide": (LLAMA | {"hidden_size": 1 << 22}, HUGE),
     "many experts": (LLAMA | {"model_type": "mixtral", "num_local_experts": 10**7}, "num_local_experts is 10,000,000"),
     "another's keys": (LLAMA | {"n_embd": 64}, "a llama model has no n_embd, which transformers would pass over"),
-    "beyond 64 bits": (LLAMA | {"hidden_size": 1 << 40}, ABSENT),
     "beyond floats": (GPT2 | {"n_layer": 10**400}, "n_layer is 10,000,"),
     "less than nothing": (GPT2 | {"n_layer": -2}, "has -2 layers"),
     "heads that do not divide": (GPT2 | {"n_head": 5}, ABSENT),
@@ -308,7 +313,8 @@ def test_what_the_machine_can_just_hold_is_built(workers: int, tmp_path: Path, m
             build()
 
 
-@pytest.mark.parametrize("key", ["adapter.rank", "micro_batch", "run.seed", "steps"])
-def test_no_number_of_a_training_is_without_a_limit(key: str) -> None:
-    with pytest.raises(UserError, match=f"{key}: 1{'0' * 30}"):
-        config.load([*NEEDED, "model.name=gpt2", "adapter.kind=lora", f"{key}=1{'0' * 30}"])
+def test_no_number_of_a_training_is_without_a_limit() -> None:
+    keys = ("adapter.rank", "micro_batch", "run.seed", "steps")
+    with pytest.raises(UserError) as caught:
+        config.load([*NEEDED, "model.name=gpt2", "adapter.kind=lora", *(f"{key}=1{'0' * 30}" for key in keys)])
+    assert {line.partition(" ")[0] for line in str(caught.value).splitlines()} == {f"{key}:" for key in keys}

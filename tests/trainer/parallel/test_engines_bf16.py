@@ -103,7 +103,7 @@ def windows_of(world: Any) -> dict[str, torch.Tensor]:
     from trainer.train.loop import build_engine
 
     device = torch.device("cpu")
-    built = build_engine(small.work(device), small.settings(), world, torch.bfloat16)
+    built = build_engine(small.work(device), toy.configuration(), world, torch.bfloat16)
     small.steps(built, device, 0, 2, range(world.rank, 8, world.size))
     return small.weights(built)
 
