@@ -59,6 +59,14 @@ def stack(small_stack: Stack) -> Iterator[Stack]:
     small_stack.write()
 
 
+@pytest.fixture(scope="module")
+def trained(stack: Stack, small_run: str) -> None:
+    """Bring the stack back to its small run: another file may have left it on one that it has removed."""
+    if not stack.outputs()["runDirectory"].endswith(small_run):
+        stack.up()
+        succeed(stack, "follow")
+
+
 def tool(stack: Stack, command: str, *arguments: str) -> CompletedProcess[str]:
     """`trainyard COMMAND --stack ...`, as a user types it."""
     return stack.run([sys.executable, "-m", "cli", command, "--stack", stack.name, *arguments], timeout=600)

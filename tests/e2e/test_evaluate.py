@@ -33,10 +33,8 @@ metadata: {{version: 3.0}}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def task(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Upload the task. Run `up` first: another file may have left the stack on a run that it has removed."""
-    stack.up()
-    succeed(stack, "follow")
+def task(stack: Stack, trained: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Upload the task."""
     folder = tmp_path_factory.mktemp("tasks") / NAME
     folder.mkdir()
     (folder / "questions.json").write_text("\n".join(map(json.dumps, QUESTIONS)))

@@ -1,4 +1,4 @@
-"""Commands about runs and the volume on the real node: runs, compare, sample, export, ls, du, rm, status."""
+"""Commands about runs and the volume on the real node: runs, compare, export, ls, du, rm, status."""
 
 from __future__ import annotations
 
@@ -11,23 +11,13 @@ from faults.stack import Stack
 from local import paths
 from tests.e2e.conftest import succeed, tool
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def trained(stack: Stack) -> None:
-    """Another file may have left the stack on a run that it has removed."""
-    stack.up()
-    succeed(stack, "follow")
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.usefixtures("trained")]
 
 
 def test_the_run_is_listed_with_its_step_and_model(stack: Stack, small_run: str) -> None:
     (found,) = [each for each in json.loads(succeed(stack, "runs", "--json")) if each["run"] == small_run]
     assert (found["state"], found["step"], found["model"], found["checkpoint"]) == ("done", 4, "tiny", 4)
     assert found["bytes"] > 100_000
-    assert small_run in succeed(stack, "runs")
-    (only,) = json.loads(succeed(stack, "compare", "--json", "--run", small_run))
-    assert only["settings"]["steps"] == 4
 
 
 def test_status_is_json_for_programs(stack: Stack) -> None:
@@ -43,16 +33,9 @@ def test_a_page_shows_the_curves(stack: Stack, small_run: str, tmp_path: Path) -
     assert small_run in (tmp_path / "page" / "index.html").read_text()
 
 
-def test_the_model_writes_and_is_exported_without_torch_here(stack: Stack, tmp_path: Path) -> None:
-    assert succeed(stack, "sample", "--prompt", "The rays", "--tokens", "10").startswith("The rays")
+def test_the_model_is_exported_without_torch_here(stack: Stack, tmp_path: Path) -> None:
     succeed(stack, "export", "--dtype", "bf16", "--to", str(tmp_path / "model"))
     assert (tmp_path / "model" / "model.safetensors").exists()
-    chat = tool(stack, "chat")
-    assert chat.returncode == 1
-    assert "has no chat template, which fine-tuning on conversations gives" in chat.stderr
-    push = tool(stack, "push")
-    assert push.returncode == 1
-    assert "has no token of the hub" in push.stderr
 
 
 def test_what_nobody_uses_is_removed_and_what_is_used_is_not(stack: Stack, small_run: str) -> None:
