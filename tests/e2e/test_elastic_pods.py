@@ -1,6 +1,7 @@
-"""The elastic training on real pods: evicted, killed, without etcd, resized, and destroyed while it trains (level 3).
+"""One elastic training on real pods, from its start to its end, and each step of it is that of an undisturbed one.
 
-The tests follow one training, in order; nothing restarts it. faults/on_pods.py says what must follow each fault.
+In order: evicted, killed, without etcd and resized, it goes on by itself (faults/on_pods.py says what must follow
+each fault); deleted, stopped, and failed and mended, and goes on when asked; and is destroyed while it trains.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from typing import Any
 
 import pytest
 
+from cli.cluster import JOB
 from cli.training_status import run_here
 from faults import on_pods
 from faults.cluster import Cluster
-from faults.fault import PERIOD, SAME_LOSS
+from faults.fault import PERIOD, SAME_LOSS, until
 from faults.journal import Journal
 from faults.stack import Stack
 from infra.stackfiles import ROOT
 from local import paths
+from tests.e2e.conftest import succeed, tool
 from trainer.config.schema import stored
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
@@ -57,6 +60,8 @@ FAULTS = (
     (on_pods.resized, 0),
 )
 """With the steps that each may cost."""
+ABSENCE = 32
+"""Seconds without etcd: twice the time after which a silent member counts as lost."""
 
 
 def losses(run: Path) -> dict[int, float]:
@@ -76,6 +81,18 @@ class Elastic:
         self.run, self.journal = run, Journal(run)
         (self.settings,) = self.cluster.core.read_namespaced_config_map(target.job, target.namespace).data.values()
 
+    def job(self) -> dict[str, Any] | None:
+        stack = self.cluster.stack
+        found = stack.kubectl("get", "job", self.cluster.target().job, "--output=json", "--ignore-not-found")
+        assert found.returncode == 0, found.stderr
+        return json.loads(found.stdout) if found.stdout.strip() else None
+
+    def resume(self) -> str:
+        return succeed(self.cluster.stack, "resume", "--config-file", str(self.cluster.stack.config))
+
+    def goes_on(self, step: int) -> None:
+        until(lambda: self.journal.step > step, 240, "it goes on")
+
     def undisturbed(self, folder: Path, steps: int) -> Path:
         """Run the pods' training in one process of this machine, for this many steps; return its folder."""
         (file := folder / "training.yaml").write_text(self.settings, "utf-8")
@@ -85,6 +102,8 @@ class Elastic:
             "steps": str(steps),
             "evaluation.every": str(steps),
             "evaluation.batches": "1",
+            # All of a step at once: six times as fast as one sequence after the other.
+            "micro_batch": "6",
             "checkpoint.every_steps": str(steps),
         }
         command = [sys.executable, "-m", "trainer.launch", "--standalone", "--", "--config", str(file)]
@@ -99,7 +118,8 @@ class Elastic:
 def there(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elastic]:
     stack = Stack("e2e-elastic", tmp_path_factory.mktemp("elastic"), node_environment)
     run = f"elastic-{uuid.uuid4().hex[:8]}"
-    stack.write(**STACK, job={"name": run})
+    # A dataset of its own, which a test damages.
+    stack.write(**STACK, dataset={"name": run}, job={"name": run})
     stack.select()
     try:
         stack.up()
@@ -108,14 +128,72 @@ def there(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFac
         made.journal.end()
     finally:
         stack.remove()
-        shutil.rmtree(paths.STORAGE / "runs" / run, ignore_errors=True)
+        for folder in paths.STORAGE.glob(f"**/{run}*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize(("fault", "steps"), FAULTS, ids=[fault.__name__ for fault, _ in FAULTS])
-def test_the_training_goes_on_by_itself(fault: Callable[[Cluster], str], steps: int, there: Elastic) -> None:
+def test_the_training_goes_on_by_itself(
+    fault: Callable[[Cluster], str], steps: int, there: Elastic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_pods, "ABSENCE", ABSENCE)
     before = there.journal.lost
     fault(there.cluster)
     assert there.journal.lost - before <= steps
+
+
+def test_a_deleted_job_comes_back_when_asked_and_trains_on(there: Elastic) -> None:
+    stack = there.cluster.stack
+    assert "nothing to resume: it has not ended" in there.resume()
+    stack.kubectl("delete", "job", there.cluster.target().job, "--wait=false")
+    until(lambda: there.job() is None, 60, "the Job is gone")
+    for command in ("status", "follow", "stop"):
+        asked = tool(stack, command)
+        assert asked.returncode == 1
+        assert f"is gone; `.venv/bin/trainyard resume --stack {stack.name}` starts the training again" in asked.stderr
+    stack.up(expect_no_changes=True)
+    assert there.job() is None
+    step = there.journal.step
+    assert "was deleted; starts again from its newest checkpoint" in there.resume()
+    there.goes_on(step)
+
+
+def test_a_stopped_training_has_saved_and_stays_stopped(there: Elastic) -> None:
+    stack = there.cluster.stack
+    stopped = succeed(stack, "stop")
+    step = int(stopped.partition("stopped at step ")[2].partition(",")[0])
+    assert f"trainyard resume --stack {stack.name}" in stopped
+    assert (there.run / f"checkpoints/step-{step:08d}/manifest.json").exists()
+    assert there.cluster.pods(JOB + there.cluster.target().job) == []
+    stack.up(expect_no_changes=True)
+    after = there.job()
+    assert after
+    assert after["spec"]["suspend"] is True
+    assert not after["status"].get("active")
+    assert "Stopped (by `trainyard stop` at 20" in succeed(stack, "status")
+    followed = tool(stack, "follow")
+    assert followed.returncode == 1
+    assert "The training is stopped by `trainyard stop` at 20" in followed.stdout
+    assert "nothing to stop: it is stopped" in succeed(stack, "stop")
+
+
+def test_a_training_that_failed_for_good_says_why_and_goes_on_once_mended(there: Elastic) -> None:
+    """Exit code 42: damaged data, where the training was stopped."""
+    stopped, step = there.job(), there.journal.step
+    assert stopped
+    shard = sorted((there.run.parents[1] / "datasets" / there.run.name).glob("*.bin"))[0]
+    whole = shard.read_bytes()
+    shard.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    assert "was stopped by `trainyard stop`" in there.resume()
+    assert (there.job() or {})["metadata"]["uid"] == stopped["metadata"]["uid"]
+    followed = tool(there.cluster.stack, "follow")
+    assert followed.returncode == 1
+    assert "The training failed: " in followed.stdout
+    shard.write_bytes(whole)
+    said = there.resume()
+    assert "had failed: " in said
+    assert "checksum" in said, said
+    there.goes_on(step)
 
 
 def test_destroyed_while_it_trains_it_leaves_nothing(there: Elastic) -> None:
