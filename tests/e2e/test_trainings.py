@@ -128,11 +128,19 @@ def job(stack: Stack, training: str) -> dict[str, Any]:
     return found
 
 
-def test_a_more_urgent_training_takes_the_room_and_the_other_goes_on_with_less(stack: Stack) -> None:
-    up(stack, calm=CALM, low=ENDLESS)
+def test_one_that_fails_for_good_says_so_and_the_others_go_on(stack: Stack) -> None:
+    """It is the most urgent one: the others get its room once it has failed."""
+    broken = {**ENDLESS, "model": {"preset": "", "config": "/data/models/none/config.json"}}
+    up(stack, broken=broken, calm=CALM, low=ENDLESS)
+    followed = tool(stack, "follow", "--training", "broken")
+    assert followed.returncode == 1
+    assert "The training failed: " in followed.stdout
     has(stack, "low", 2)
-    low = job(stack, "low")
     goes_on(run(stack, "low"))
+
+
+def test_a_more_urgent_training_takes_the_room_and_the_other_goes_on_with_less(stack: Stack) -> None:
+    low = job(stack, "low")
     up(stack, calm=CALM, high=ENDLESS, low=ENDLESS)
     has(stack, "high", 2)
     has(stack, "low", 1)
@@ -142,6 +150,8 @@ def test_a_more_urgent_training_takes_the_room_and_the_other_goes_on_with_less(s
     after = job(stack, "low")
     assert after["metadata"]["uid"] == low["metadata"]["uid"], "the training trains on undisturbed"
     assert not after["status"].get("failedIndexes")
+    shown = succeed(stack, "status", "--training", "low")
+    assert "1 of 2" in shown, shown
 
 
 def test_a_lost_pod_of_each_and_the_loss_of_etcd_stop_none(stack: Stack) -> None:
@@ -151,20 +161,6 @@ def test_a_lost_pod_of_each_and_the_loss_of_etcd_stop_none(stack: Stack) -> None
     for name in ("high", "low"):
         goes_on(run(stack, name))
     has(stack, "high", 2)
-
-
-def test_one_that_fails_for_good_says_so_and_the_others_go_on(stack: Stack) -> None:
-    before = {name: job(stack, name)["metadata"]["uid"] for name in ("high", "low")}
-    broken = {**ENDLESS, "model": {"preset": "", "config": "/data/models/none/config.json"}}
-    up(stack, broken=broken, calm=CALM, high=ENDLESS, low=ENDLESS)
-    followed = tool(stack, "follow", "--training", "broken")
-    assert followed.returncode == 1
-    assert "The training failed: " in followed.stdout
-    for name, uid in before.items():
-        goes_on(run(stack, name))
-        assert job(stack, name)["metadata"]["uid"] == uid
-    shown = succeed(stack, "status", "--training", "low")
-    assert "1 of 2" in shown, shown
 
 
 def test_a_training_that_is_removed_ends_keeps_its_run_and_leaves_its_room(stack: Stack) -> None:
