@@ -30,11 +30,11 @@ def gke(tmp_path_factory: pytest.TempPathFactory) -> CloudStack:
 def test_each_change_is_refused_in_a_line_by_preview_and_up_and_the_old_configuration_works_again(
     gke: CloudStack,
 ) -> None:
-    lines = gke.refused(
-        gke={"zone": "us-central1-b", "project": "other-project"},
-        storage={"sizeGib": 100},
-        cluster={"name": "another"},
-    )
+    changes: dict[str, dict[str, Any]] = {
+        "gke": {"zone": "us-central1-b", "project": "other-project"},
+        "storage": {"sizeGib": 100},
+        "cluster": {"name": "another"},
+    }
     expected = (
         "cluster.name: another on a stack that lives with trainyard-gcp-c3 replaces",
         "gke.project: other-project on a stack that lives with your-project;",
@@ -43,7 +43,14 @@ def test_each_change_is_refused_in_a_line_by_preview_and_up_and_the_old_configur
         "storage.sizeGib: 100 on a stack that lives with 250; a disk does not shrink, and a new one cannot have its "
         "name while it is there; set it back to 250, or change it after `pulumi destroy`",
     )
-    assert_lines(lines, expected)
+    assert_lines(gke.refused(**changes), expected)
+    values, journal = dict(gke.values), list(gke.cloud.journal)
+    gke.configure(**changes)
+    gke.up(fails=True)
+    assert_lines(gke.refusals(), expected)
+    assert gke.cloud.journal == journal
+    gke.values = values
+    gke.configure()
     gke.up("--expect-no-changes")
 
 
@@ -75,17 +82,15 @@ def configurations(stack: CloudStack) -> set[str]:
 
 def test_a_training_goes_to_another_configuration_and_back_to_one_that_is_still_there(gke: CloudStack) -> None:
     """A Job's configuration stays with its namespace, and Pulumi's plugin refuses to make an object that exists."""
-    before = configurations(gke)
+    before, mark = configurations(gke), len(gke.cloud.journal)
     values = dict(gke.values)
     gke.configure(training={"steps": 30_000})
-    assert set().union(*gke.preview().values()) == JOB
     gke.up()
+    assert {title for _, title in gke.cloud.journal[mark:]} == JOB, "and nothing else is touched"
     (second,) = configurations(gke) - before
     gke.values = values
     gke.configure()
-    assert replaced(gke.preview()) == JOB
     gke.up()
-    assert gke.preview() == {}
     assert configurations(gke) == {*before, second}
     (job,) = [thing for thing in gke.cloud.of_type(":Job") if thing.name == "training"]
     assert job.inputs["metadata"]["name"] in before
@@ -129,9 +134,11 @@ def test_who_asks_for_it_gets_another_cluster_and_only_the_next_change_is_asked_
     assert gke.preview() == {}
     assert "cluster.replace" in gke.text
     gke.configure(cluster={"replace": False})
-    assert "lives with us-central1-b" in gke.refused(gke={"zone": "us-central1-a"})[0]
-    (line,) = gke.refused(storage={"disk": "theirs"})
-    assert line.startswith("storage.disk: theirs on a stack that lives with nothing replaces the data;")
+    expected = (
+        "gke.zone: us-central1-a on a stack that lives with us-central1-b",
+        "storage.disk: theirs on a stack that lives with nothing replaces the data;",
+    )
+    assert_lines(gke.refused(gke={"zone": "us-central1-a"}, storage={"disk": "theirs"}), expected)
 
 
 def test_what_goes_with_a_namespace_or_a_cluster_is_made_anew_when_that_is_replaced(tmp_path: Path) -> None:
