@@ -35,7 +35,7 @@ def kill(*names: str) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("name", ["pause", "etcd", "base"])
+@pytest.mark.parametrize("name", ["etcd", "base"])
 def test_an_image_that_is_made_again_is_the_same(name: str) -> None:
     """The image's record is gone, as in a fresh checkout: a new build must equal what the registry has."""
     before = images.reference(name)
@@ -64,7 +64,7 @@ def processor_seconds() -> float:
     return spent.children_user + spent.children_system
 
 
-@pytest.mark.parametrize("name", ["kubelet", "kube-router", "etcd", "registry"])
+@pytest.mark.parametrize("name", ["kube-router", "etcd"])
 def test_up_heals_a_killed_daemon_and_leaves_the_others(name: str) -> None:
     if name == "kube-router":  # it runs only where it is asked for
         assert local("up", "--policies").returncode == 0
