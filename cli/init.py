@@ -243,7 +243,11 @@ def longest_conversation(path: Path) -> int:
         raise CommandError(f"--data {path}: is not UTF-8; convert it, for example with iconv", code=2) from None
     except (OSError, EOFError, ValueError, RecursionError):
         return 0  # the dataset Job says what is wrong with it
-    if not records or not isinstance(records[0], dict) or not any(keys <= set(records[0]) for keys in CONVERSATION):
+    talks = [isinstance(record, dict) and any(keys <= set(record) for keys in CONVERSATION) for record in records]
+    if len(set(talks)) > 1:
+        told = "some of its records are conversations and others are not; give each kind in a file of its own"
+        raise CommandError(f"--data {path}: {told}", code=2)
+    if not any(talks):
         return 0
     size = max(len(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")) for record in records)
     return round(size / facts()["bytes_per_token"]["least"])

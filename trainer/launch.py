@@ -17,9 +17,10 @@ import time
 import warnings
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from trainer import log
-from trainer.config.schema import load, run_directory
+from trainer.config.schema import Config, load, run_directory
 from trainer.contract import (
     DONE,
     ETCD_PORT,
@@ -100,7 +101,8 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None:
     """Take part in rounds until the run is done. Raises Stop for every other end."""
-    if read_record(run / DONE):
+    if done := read_record(run / DONE):
+        _say_other_data(done, load(arguments))
         raise Stop(EXIT_DONE, "done before this launcher began")
     if options.standalone:
         options.nnodes, options.local_addr = (1, 1), "127.0.0.1"
@@ -187,6 +189,17 @@ def launch(options: argparse.Namespace, arguments: list[str], run: Path) -> None
         if handler is not None:
             handler.leave()
         raise
+
+
+def _say_other_data(done: dict[str, Any], config: Config) -> None:
+    """Say if the data have changed since the run was done: it learns nothing of them."""
+    from trainer.data.batches import open_dataset
+
+    with contextlib.suppress(UserError):  # a run that is done needs no data
+        now = open_dataset(config.data.directory, conversations=config.task == "finetune").digest
+        if (before := done.get("data", now)) != now:
+            then = "'this run is done and learns nothing of them; train them in another run.directory'"
+            log.warn("data_changed", before=str(before)[:12], now=now[:12], then=then)
 
 
 def rendezvous_id(run: Path) -> str:

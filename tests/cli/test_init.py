@@ -253,6 +253,7 @@ def test_a_model_that_needs_more_memory_gets_it_or_the_line_of_the_check(
             "--data a/b: is not here; give /data/a/b for what is on the volume already, hf:a/b for what is on the hub",
         ),
         (["mine", "--like", "local", "--data", "paper.pdf"], "--data 'paper.pdf': .pdf files are not read"),
+        (["mine", "--like", "local", "--data", "mixed.jsonl"], "--data mixed.jsonl: some of its records are conv"),
         (["mine", "--like", "local", "--data", "papers"], "--data papers: holds 1 file such as paper.pdf, which the"),
         (
             ["mine", "--like", "local", "--data", "ftp://x/y", "--model", QWEN],
@@ -271,6 +272,7 @@ def test_a_mistake_is_told_before_anything_is_written(
     for name in ("paper.pdf", "papers/paper.pdf", "papers/paper.txt", "papers/.git/old.zip"):
         (written / name).parent.mkdir(parents=True, exist_ok=True)
         (written / name).write_text("text")
+    (written / "mixed.jsonl").write_text('{"text": "One."}\n{"prompt": "What is two?", "completion": "Two."}\n')
     assert main(["init", *words]) == 2
     assert capsys.readouterr().err.startswith(f"error: {said}")
     assert list(written.glob("Pulumi.*")) == []

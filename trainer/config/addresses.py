@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 Found = TypeVar("Found")
 
@@ -39,6 +40,18 @@ _SERVERS = re.compile(
     r"|kaggle\.com)(:\d+)?(/|$)",
     re.I,
 )
+_WEB = re.compile("https?://", re.I)
+_PAGES = re.compile(
+    r"https?://(?:www\.)?(?:"
+    r"(?:huggingface\.co|hf\.co)/datasets/([^/?#]+(?:/(?!viewer|tree)[^/?#]+)?)/?(?:(?:viewer|tree)\b[^?#]*)?"
+    r"|((?:huggingface\.co|hf\.co|github\.com)/[^?#]+)/blob/([^?#]+)"
+    r")(?:#.*|\?(?!raw=).*)?",
+    re.I,
+)
+"""Pages about a data set or a file, as a browser shows them: their servers answer with markup."""
+_HUB = re.compile(r"(?:(?://|https?://[^/]+/)?datasets/|//)([^/@?#]+/[^/@?#]+)(?:[/@?#].*)?|([^./~@?#][^@?#]*)[@?#].*")
+"""Other spellings of a data set of the hub, also with a revision, which is not read."""
+_HERE = re.compile(r"https?://(?:[^/@]*@)?(?:localhost|127\.[\d.]+|\[::1\])(?=[:/]|$)", re.I)
 _VARIABLE = re.compile(r"\$(\w+|\{\w+\})(/|$)")
 _ways: dict[tuple[str, str], list[dict[str, Any]]] = {}
 
@@ -63,6 +76,10 @@ def address(text: str) -> str:
     scheme = scheme.lower()
     if scheme == "hf" and colon:
         return _of_hub(text, rest)
+    if page := _PAGES.fullmatch(text):
+        raw = "raw" if "github" in (page[2] or "") else "resolve"
+        instead = f"hf:{page[1]}" if page[1] else f"https://{page[2]}/{raw}/{page[3]}"
+        raise ValueError(f"'{text}' is a web page about the data; write {instead}")
     if (suffix := kind_of(text)[0]) in REFUSED:
         raise ValueError(f"'{text}': {suffix} files are not read; unpack or convert it to .txt or .jsonl")
     scheme = SPELLED.get(scheme, scheme)
@@ -79,13 +96,13 @@ def address(text: str) -> str:
     if scheme == "file":
         if server not in ("", "localhost"):
             raise ValueError(f"'{text}' names the server '{server}', which file:// does not reach; write file:///PATH")
-        return f"/{path}"
+        return f"/{unquote(path)}"
     if not server.strip() or (scheme.startswith("http") and server.startswith("?")):
         raise ValueError(f"'{text}' {NOWHERE}")
     if scheme in ("s3", "gs"):
         if not re.fullmatch(r"[A-Za-z0-9][-._A-Za-z0-9]*", server):
             raise ValueError(f"'{text}': '{server}' is no name of a bucket; allowed: letters, digits, '-', '.' and '_'")
-        if query := re.search(r"\?\w+=", path):
+        if query := re.search(r"\?\w+=|#\d{16}$", path):  # gsutil's generation of an object
             raise ValueError(f"'{text}' ends in a query, which {scheme}:// has not; leave out {path[query.start() :]}")
     elif scheme.startswith("http"):
         user, at, host = server.rpartition("@")
@@ -101,8 +118,8 @@ def _whole(scheme: str, rest: str) -> str:
 def _of_hub(text: str, rest: str) -> str:
     if not rest.strip("/ "):
         raise ValueError(f"'{text}' {NOWHERE}")
-    if found := re.fullmatch(r"//(?:datasets/)?([^/@]+/[^/@]+)([/@].*)?", rest):
-        raise ValueError(f"'{text}' is no name on the Hugging Face hub; write hf:{found[1]}")
+    if found := _HUB.fullmatch(rest):
+        raise ValueError(f"'{text}' is no name on the Hugging Face hub; write hf:{found[1] or found[2]}")
     if rest.startswith("/") and not rest.startswith("//"):
         return f"hf:{rest}"  # a folder of this machine that `datasets` opens
     return f"hf:{rest.strip('/ ')}"
@@ -120,6 +137,8 @@ def on_volume(text: str, volume: str) -> str:
             raise ValueError(
                 f"'{text}': {text.partition(':')[0]}:// is not read; allowed: {', '.join(SCHEMES)}, hf:NAME"
             )
+        if _HERE.match(text):
+            raise ValueError(f"'{text}' names this machine, and a pod takes itself for it; give an address for pods")
         return text
     here = text.removeprefix("hf:")
     whole = PurePosixPath(volume, here)
@@ -159,7 +178,7 @@ def on_filesystem(name: str, act: Callable[[Any, str], Found]) -> Found:
 
 def kind_of(path: str) -> tuple[str, str]:
     """The suffix that says what a file holds, and its compression; of an address without its query."""
-    whole = PurePosixPath(path.split("?")[0])
+    whole = PurePosixPath(re.split("[?#]", path)[0] if _WEB.match(path) else path)
     compression = COMPRESSIONS.get(whole.suffix.lower(), "")
     return (PurePosixPath(whole.stem).suffix if compression else whole.suffix).lower(), compression
 

@@ -85,8 +85,9 @@ class Chat:
         self._noted = []
         talk = records.read(record)
         if isinstance(talk, Plain):
-            if not says_anything(talk.completion):
-                self._noted = [(SPOKEN, "empty_answers")]
+            if not (says_anything(talk.completion) and says_anything(talk.prompt)):
+                said = says_anything(talk.completion)
+                self._noted = [(SPOKEN, "answers_before_a_question" if said else "empty_answers")]
                 return ""
             prompt, completion = map(self._safe, talk[:2])
             written = coverage.flat(talk.prompt + talk.completion)

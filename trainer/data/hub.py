@@ -18,6 +18,7 @@ from trainer.errors import UserError, cause, forbidden, offline
 from trainer.files import require_listed, require_regular
 
 PREFIX = "hf:"
+CARD = "README.md"
 ROWS = 200_000
 """Rows of a cached dataset in one piece of work."""
 
@@ -70,6 +71,9 @@ def _parse(spec: str) -> list[tuple[str, str | None, str]]:
     steps = name.split("/")
     if Path(name).is_dir() or len(steps) == 1:
         return [(name, None, split)]
+    folder, _, config = name.rpartition("/")
+    if config in configurations(card(_text(Path(folder, CARD)))):
+        return [(folder, config, split)]
     if len(steps) == 2:
         return [(name, None, split), (steps[0], steps[1], split)]
     return [("/".join(steps[:2]), "/".join(steps[2:]), split)]
@@ -77,8 +81,7 @@ def _parse(spec: str) -> list[tuple[str, str | None, str]]:
 
 FORMATS = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
-    **dict.fromkeys((".csv", ".tsv"), "csv"),
-    **{suffix: suffix for suffix in (".txt", ".parquet", ".arrow")},
+    **{suffix: suffix for suffix in (".txt", ".parquet", ".arrow", ".csv", ".tsv", ".xml", ".tar")},
 }
 """Suffix -> the format by which `datasets` reads it. Of several in a folder it takes the most frequent."""
 _ABOUT = re.compile(r"(licen[cs]e|notice|readme|copying)\b.*|(dataset_infos?|state|config)\.json", re.IGNORECASE)
@@ -99,10 +102,24 @@ def card(text: str) -> dict[str, Any]:
     return said if _CARD & said.keys() else {}
 
 
+def configurations(said: dict[str, Any]) -> list[str]:
+    """The configurations that a card names: languages, sizes, or other data sets that share a folder."""
+    return list(dict.fromkeys(_below(said.get("configs") or said.get("dataset_info"), ("config_name",))))
+
+
 def splits(said: dict[str, Any], files: list[str]) -> list[str]:
-    """The splits of a folder with this card and these files, by the card's configs and by the files' names."""
-    named = _below(said.get("configs"), ("split",))
-    return list(dict.fromkeys([*named, *(found[-1].lower() for file in files if (found := _SPLIT.findall(file)))]))
+    """The splits of a folder with this card and these files: by the card's configs and the files' names.
+
+    Where a file's name says none, those of which the card's dataset_info counts the rows, too.
+    """
+    found = [_SPLIT.findall(file) for file in files]
+    counted = [] if all(found) else _below(said.get("dataset_info"), ("splits",))
+    named = [*_below(said.get("configs"), ("split",)), *counted]
+    return list(dict.fromkeys([*named, *(words[-1].lower() for words in found if words)]))
+
+
+def _text(path: Path) -> str:
+    return path.read_text("utf-8", errors="replace") if path.is_file() else ""
 
 
 def _read(text: str) -> dict[str, Any]:
@@ -128,9 +145,8 @@ def _named(spec: str, folder: Path) -> list[str]:
     Raises UserError for an address, which `datasets` would ask.
     """
     found = []
-    for name, read in (("README.md", card), (".huggingface.yaml", _read)):
-        text = (folder / name).read_text("utf-8", errors="replace") if (folder / name).is_file() else ""
-        for path in _below(read(text).get("configs"), ("data_files", "data_dir")):
+    for name, read in ((CARD, card), (".huggingface.yaml", _read)):
+        for path in _below(read(_text(folder / name)).get("configs"), ("data_files", "data_dir")):
             if "://" in path or "::" in path:
                 raise UserError(f"--input {spec}: {name} names {path}, which is not in the folder; name files of it")
             found.append(path)

@@ -8,8 +8,10 @@ from unicodedata import category
 
 _ADDRESS = re.compile(r"\w+://\S+")
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
-AROUND = ".,;:!?…()[]{}\"'“”‘’«»。，、！？；：「」*`"
-ENDS = ".!?…。！？"
+_SPACE = re.compile(r"[\s，。、！？；：]+")
+"""Chinese and Japanese put no space behind their commas."""
+AROUND = ".,;:!?…()[]{}\"'“”‘’«»。，、！？；：「」।،؟*`"
+ENDS = ".!?…。！？।؟"
 LOOKED_AT = 300
 """Characters of a text that decide: the beginning of a long one says enough."""
 UNBROKEN = 10
@@ -33,8 +35,13 @@ def leaves(value: Any, decoded: bool = True) -> Iterator[str]:
 
 
 def words(text: str) -> list[str]:
-    """The words of the beginning of a text: what is made of letters alone, without the marks around it."""
-    parts = (part.strip(AROUND) for part in _ADDRESS.sub(" ", text[:LOOKED_AT]).split())
+    """The words of the beginning of a text: what is made of letters alone, without the marks around it.
+
+    Vowels of many scripts are marks of their letters (Hindi, Tamil), and Persian joins parts of words by a space of no
+    width: these are left out.
+    """
+    bare = "".join(char for char in text[:LOOKED_AT] if category(char) not in ("Mn", "Mc", "Cf"))
+    parts = (part.strip(AROUND) for part in _SPACE.split(_ADDRESS.sub(" ", bare)))
     return [part for part in parts if _WORD.fullmatch(part)]
 
 
@@ -47,7 +54,7 @@ def says(text: str) -> bool:
     if not found:
         return False
     small = sum(word[0] == word[0].lower() for word in found)
-    ended = text.rstrip(" \n\t\"'”’»)*")[-1:] in ENDS and text.rsplit(None, 1)[-1].strip(AROUND) == found[-1]
+    ended = text.rstrip(" \n\t\"'”’»)*")[-1:] in ENDS and text.rsplit(None, 1)[-1].strip(AROUND).endswith(found[-1])
     return (
         (len(found) > 2 and small > 1)
         or (ended and (small > 0 or len(found) == 1))

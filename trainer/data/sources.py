@@ -34,6 +34,8 @@ HASHED_BYTES = 16 << 20
 """Local files up to this size are identified by their content, so a copy or a new image counts as the same; larger
 ones by size and modification time."""
 EXAMPLES = 'give text, JSONL or Parquet files, folders, patterns, URLs such as gs://bucket/folder, hf:NAME, or "sample"'
+NAMED = 8
+"""Configurations of a data set that a message names; some have hundreds."""
 VERSIONS = (
     "ETag",
     "etag",
@@ -166,21 +168,26 @@ def _listed(system: Any, path: str, name: str, over: dict[str, list[str]]) -> li
 def _card(system: Any, path: str, name: str, files: list[str]) -> str:
     """The README.md of a clone of a hub's data set, empty where it is a text like others.
 
-    Raises UserError for several splits: whoever trains on all of them trains on what is held out.
+    Raises UserError for several configurations or splits: whoever trains on all of them trains on what is held out.
     """
-    readme = f"{path.rstrip('/')}/README.md"
-    said = hub.card(system.cat_file(readme).decode("utf-8", "replace")) if readme in files else {}
+    readme = f"{path.rstrip('/')}/{hub.CARD}"
     others = [file for file in files if file != readme]
+    said = hub.card(system.cat_file(readme).decode("utf-8", "replace")) if others and readme in files else {}
     splits = hub.splits(said, [file.removeprefix(path) for file in others if said or KINDS[kind_of(file)[0]] != "text"])
-    if len(splits) > 1 and (said or any(split.startswith("train") for split in splits)):
+    what, found, chosen = "configurations", hub.configurations(said), ""
+    if len(found) > 1:
+        chosen = f"{path}/{found[0]} for its {found[0]}" if said.get("configs") else ""
+    elif len(splits) > 1 and (said or any(split.startswith("train") for split in splits)):
+        what, found = "splits", splits
         train = next((split for split in hub.splits(said, []) if split.startswith("train")), "train")  # UltraChat's
-        chosen = path if train == "train" else f"{path}:{train}"
-        hf = f"hf:{chosen} for its split {train}, or " if isinstance(system, LocalFileSystem) else ""
+        chosen = f"{path}{'' if train == 'train' else f':{train}'} for its split {train}"
+    if len(found) > 1:
+        hf = f"hf:{chosen}, or " if chosen and isinstance(system, LocalFileSystem) else ""
+        named = ", ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
         raise UserError(
-            f"--input {name}: holds the splits {', '.join(splits)}, and all of them would be learned; give {hf}the "
-            "files of one"
+            f"--input {name}: holds the {what} {named}, and all of them would be learned; give {hf}the files of one"
         )
-    return readme if said and others else ""
+    return readme if said else ""
 
 
 def _source(system: Any, info: dict[str, Any]) -> Source:

@@ -16,6 +16,8 @@ from trainer.errors import UserError
 from trainer.export import evaluations
 from trainer.files import read_record, read_text
 
+INHERITED = {"constructor", "hasOwnProperty", "isPrototypeOf", "toLocaleString", "toString", "valueOf", "__proto__"}
+"""Names that no run has alone: each object of JavaScript has them, so Vega (6) takes them for runs that it has met."""
 Series = list[tuple[int, float]]
 """Steps and values of a figure."""
 
@@ -89,7 +91,9 @@ def read_runs(paths: list[Path]) -> list[Run]:
     """Read the runs under distinct names. Raises UserError for a path that is not a run."""
     resolved = [run_of(path.resolve()) for path in paths]
     parts = 1
-    while len({path.parts[-parts:] for path in resolved}) < len(set(resolved)):
+    while len({path.parts[-parts:] for path in resolved}) < len(set(resolved)) or (
+        parts == 1 and INHERITED.intersection(path.name for path in resolved)
+    ):
         parts += 1
     return [read(path, "/".join(path.parts[-parts:])) for path in dict.fromkeys(resolved)]
 

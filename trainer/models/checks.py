@@ -18,7 +18,7 @@ LENGTH = 8
 NOISE, ROUNDED = 1e-3, 0.03
 """Relative differences that rounding makes: with weights in fp32 (1e-6; TF32 on an accelerator 5e-4), and in half."""
 ADDED = 1e-5
-"""Relative difference between a model's loss and that of its own logits, in fp32."""
+"""Relative difference between a model's loss and that of its own logits, which both are computed in fp32."""
 MOVED = 1e-5
 """Relative difference of the logits before a changed token in fp32. A causal model computes the same numbers again, an
 encoder with fresh weights moves them by 1e-3, one with learned weights by 0.1."""
@@ -62,12 +62,11 @@ def check(key: str, module: Any, dtype: torch.dtype) -> None:
         )
     own = float(F.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten()))
     theirs, ours = float(given.loss), float(ours) / targets.numel()
-    noise = ROUNDED if half else ADDED
     # A loss that balances experts may be too small for half precision to show.
     added = getattr(given, "aux_loss", None) is not None and (
         getattr(net.config.get_text_config(), "router_aux_loss_coef", 0.0) or abs(theirs - own) > ADDED * own
     )
-    if added or abs(theirs - own) > noise * own or abs(ours - own) > (ROUNDED if half else NOISE) * own:
+    if added or abs(theirs - own) > ADDED * own or abs(ours - own) > (ROUNDED if half else NOISE) * own:
         raise UserError(
             f"{key}: the loss of this {kind} model in transformers is {theirs:.5f} nats on a test, that of its next "
             f"tokens {own:.5f}, and {ours:.5f} as it is trained here: it learns something else; name another model, or "

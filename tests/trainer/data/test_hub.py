@@ -151,6 +151,8 @@ def test_a_card_that_names_files_outside_of_its_folder_is_refused(tmp_path: Path
     [
         (["a.jsonl", "b.parquet"], True),
         (["a.jsonl.gz", "deep/b.csv"], True),
+        (["a.csv", "b.tsv"], True),
+        (["a.jsonl", "b.xml"], True),
         (["a.jsonl", "b.json", "c.ndjson"], False),
         (["a.jsonl", "LICENSE.txt", "dataset_infos.json", ".cache/b.txt"], False),
     ],

@@ -47,6 +47,9 @@ def noted(chat: Chat) -> dict[str, int]:
         {"reasoning_details": [{"type": "reasoning.text", "text": THOUGHT, "index": 0}]},
         {"annotations": json.dumps({"note": THOUGHT})},
         {"思考": "天空很暗所以很可能会下雨"},
+        {"考え": "空が暗い、たぶん雨。"},
+        {"विचार": "बादल काले हैं, इसलिए बारिश हो सकती है"},
+        {"réflexion": "re\u0301e\u0301crit e\u0301tait me\u0302me"},
     ],
     ids=lambda key: next(iter(key)),
 )
@@ -203,6 +206,7 @@ def test_turns_that_say_or_answer_nothing_are_counted_and_not_learned(
         ({"messages": [ASKED, EMPTY]}, "empty_answers"),
         ({"messages": [SYSTEM, TOLD]}, "answers_before_a_question"),
         ({"prompt": "Rain?", "completion": " "}, "empty_answers"),
+        ({"prompt": "\n", "completion": "It rains."}, "answers_before_a_question"),
     ],
 )
 def test_a_record_of_such_turns_alone_teaches_nothing(chat: Build, record: Record, name: str) -> None:

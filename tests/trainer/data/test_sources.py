@@ -33,7 +33,20 @@ def folder(top: Path, *names: str) -> Path:
     return top
 
 
-READ = ["a.txt", "b.rst", "c.md", "d.markdown", "e.adoc", "f.tex", "g.org", "h.TXT", "i.rst.gz", "deep/er/j.text"]
+READ = [
+    "a.txt",
+    "Who is there?.txt",
+    "C#.md",
+    "b.rst",
+    "c.md",
+    "d.markdown",
+    "e.adoc",
+    "f.tex",
+    "g.org",
+    "h.TXT",
+    "i.rst.gz",
+    "deep/er/j.text",
+]
 
 
 def test_the_files_of_a_folder_that_are_passed_over_are_told_with_the_reason(
@@ -85,6 +98,7 @@ NAMED = """configs:
 """
 QUOTED = '"configs" : [{"data_files": [{"split": "train", path: a.jsonl}, {"split": "test", path: b.jsonl}]}]\n'
 SFT = NAMED.replace("split: train", "split: train_sft").replace("split: test", "split: test_sft")
+COUNTED = "dataset_info:\n  splits:\n  - {name: train, num_examples: 9}\n  - {name: test, num_examples: 1}\n"
 TOLD = "# split: all\npretty_name: 'the split: none'\n"
 
 
@@ -96,6 +110,7 @@ TOLD = "# split: all\npretty_name: 'the split: none'\n"
         (HEAD.replace("{}", NAMED), ["a.jsonl", "b.jsonl"], ["train", "test"]),
         (HEAD.replace("{}", QUOTED), ["a.jsonl", "b.jsonl"], ["train", "test"]),
         (HEAD.replace("{}", SFT), ["a.jsonl", "b.jsonl"], ["train_sft", "test_sft"]),
+        (HEAD.replace("{}", COUNTED), ["a.jsonl", "data/train-0.jsonl"], ["train", "test"]),
         (None, ["my_train.jsonl", "my_eval.jsonl.gz"], ["eval", "train"]),
     ],
 )
@@ -113,11 +128,37 @@ def test_a_clone_with_several_splits_is_refused_and_names_them(
     assert f"give hf:{tmp_path}{':train_sft' * (train != 'train')} for its split {train}, or" in told
 
 
+LANGUAGES = """configs:
+- {config_name: en, data_files: [{split: train, path: texts/en*.jsonl}]}
+- {config_name: de, data_files: [{split: train, path: texts/de*.jsonl}]}
+"""
+
+
+def test_a_clone_with_several_configurations_is_refused_and_names_how_to_read_one(tmp_path: Path) -> None:
+    folder(tmp_path, "en/a.txt", "de/a.txt")
+    for number, word in enumerate(("en", "de")):
+        (tmp_path / "texts").mkdir(exist_ok=True)
+        (tmp_path / "texts" / f"{word}.jsonl").write_text(f'{{"text": "{word}"}}\n' * (number + 1))
+    (tmp_path / "README.md").write_text(HEAD.replace("{}", LANGUAGES))
+    with pytest.raises(UserError, match=r"holds the configurations en, de, and all of them would be learned; give hf:"):
+        find([str(tmp_path)])
+    for path in (*tmp_path.glob("??/a.txt"), *tmp_path.glob("??")):  # each a data set of its own
+        path.unlink() if path.is_file() else path.rmdir()
+    assert read(f"hf:{tmp_path}/de") == ["de", "de"]
+    many = "".join(f"- {{config_name: c{number}, data_dir: c{number}}}\n" for number in range(300))
+    (tmp_path / "README.md").write_text(HEAD.replace("{}", f"configs:\n{many}"))
+    with pytest.raises(UserError, match=r"configurations c0, .*, c7 and 292 more, and all"):
+        find([str(tmp_path)])
+    (tmp_path / "README.md").write_text(HEAD.replace("{}", "dataset_info:\n- config_name: en\n- config_name: de\n"))
+    with pytest.raises(UserError, match=r"configurations en, de, and all of them would be learned; give the files"):
+        find([str(tmp_path)])
+
+
 @pytest.mark.parametrize(
     ("head", "names", "read"),
     [
         (HEAD, ["data/train-0.parquet", "data/train-1.parquet"], 2),
-        (HEAD.replace("{}", TOLD), ["data/train-0.jsonl"], 1),
+        (HEAD.replace("{}", TOLD + COUNTED), ["data/train-0.jsonl"], 1),
         ("---\ntitle: Notes\n---\nText", ["a.txt"], 2),
         (HEAD, [], 1),
         (None, ["pretrain.jsonl", "testament.jsonl", "valley.jsonl"], 3),

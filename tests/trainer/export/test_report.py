@@ -161,6 +161,8 @@ def test_a_run_that_stopped_or_has_just_begun_is_shown_as_what_it_is(tmp_path: P
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     runs = [make(tmp_path / place / "gpt2", 10) for place in ("monday", "tuesday")]
     assert [run.name for run in read_runs([*runs, runs[0]])] == ["monday/gpt2", "tuesday/gpt2"]
+    inherited = make(tmp_path / "constructor", 10)  # a name of JavaScript's own, under which Vega draws nothing
+    assert [run.name for run in read_runs([inherited])] == [f"{tmp_path.name}/constructor"]
 
 
 def test_a_folder_that_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], vega: str) -> None:
