@@ -45,11 +45,14 @@ _PAGES = re.compile(
     r"https?://(?:www\.)?(?:"
     r"(?:huggingface\.co|hf\.co)/datasets/([^/?#]+(?:/(?!viewer|tree)[^/?#]+)?)/?(?:(?:viewer|tree)\b[^?#]*)?"
     r"|((?:huggingface\.co|hf\.co|github\.com)/[^?#]+)/blob/([^?#]+)"
+    r"|(?:kaggle\.com|drive\.google\.com/(?:file|drive|open))/.*"
     r")(?:#.*|\?(?!raw=).*)?",
     re.I,
 )
 """Pages about a data set or a file, as a browser shows them: their servers answer with markup."""
-_HUB = re.compile(r"(?:(?://|https?://[^/]+/)?datasets/|//)([^/@?#]+/[^/@?#]+)(?:[/@?#].*)?|([^./~@?#][^@?#]*)[@?#].*")
+_HUB = re.compile(
+    r"(?:(?://|https?://[^/]+/)?datasets/|//)([^/@?#]+/[^/@?#]+)(?:[/@?#].*)?|([^./~@?#[][^@?#[]*)[@?#[].*"
+)
 """Other spellings of a data set of the hub, also with a revision, which is not read."""
 _HERE = re.compile(r"https?://(?:[^/@]*@)?(?:localhost|127\.[\d.]+|\[::1\])(?=[:/]|$)", re.I)
 _VARIABLE = re.compile(r"\$(\w+|\{\w+\})(/|$)")
@@ -78,8 +81,9 @@ def address(text: str) -> str:
         return _of_hub(text, rest)
     if page := _PAGES.fullmatch(text):
         raw = "raw" if "github" in (page[2] or "") else "resolve"
-        instead = f"hf:{page[1]}" if page[1] else f"https://{page[2]}/{raw}/{page[3]}"
-        raise ValueError(f"'{text}' is a web page about the data; write {instead}")
+        instead = f"write hf:{page[1]}" if page[1] else f"write https://{page[2]}/{raw}/{page[3]}"
+        instead = instead if page[1] or page[2] else "download them, and `trainyard upload` brings them to the volume"
+        raise ValueError(f"'{text}' is a web page about the data; {instead}")
     if (suffix := kind_of(text)[0]) in REFUSED:
         raise ValueError(f"'{text}': {suffix} files are not read; unpack or convert it to .txt or .jsonl")
     scheme = SPELLED.get(scheme, scheme)
@@ -100,7 +104,7 @@ def address(text: str) -> str:
     if not server.strip() or (scheme.startswith("http") and server.startswith("?")):
         raise ValueError(f"'{text}' {NOWHERE}")
     if scheme in ("s3", "gs"):
-        if not re.fullmatch(r"[A-Za-z0-9][-._A-Za-z0-9]*", server):
+        if not re.fullmatch(r"(?!.*\.(?:amazonaws|googleapis)\.com$)[A-Za-z0-9][-._A-Za-z0-9]*", server):
             raise ValueError(f"'{text}': '{server}' is no name of a bucket; allowed: letters, digits, '-', '.' and '_'")
         if query := re.search(r"\?\w+=|#\d{16}$", path):  # gsutil's generation of an object
             raise ValueError(f"'{text}' ends in a query, which {scheme}:// has not; leave out {path[query.start() :]}")

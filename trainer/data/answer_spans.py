@@ -71,7 +71,7 @@ class AnswerSpans:
     def begin(self, text: str, said: list[dict[str, Any]], talk: Talk) -> int:
         """Where the last answer begins in a text: behind the prompt for it, or where any other would differ."""
         asked = self._render(said[:-1], talk, asking=True)
-        if text.startswith(asked):
+        if text.startswith(asked) and (said[-2]["role"] == "user" or not self._asks_nothing(said[:-1], asked, talk)):
             return len(asked)
         before = self._render(said[:-1], talk)  # it asks otherwise than it writes answers (DeepSeek R1, Nemotron)
         if not text.startswith(before):
@@ -81,6 +81,12 @@ class AnswerSpans:
             others.append({**said[-1], "content": START + content})
         ends = [_common(text, self._render([*said[:-1], other], talk)) for other in others]
         return max(len(before), min(ends))
+
+    def _asks_nothing(self, said: list[dict[str, Any]], asked: str, talk: Talk) -> bool:
+        """Whether a template that asks for answers does not ask for this one (Gemma 4, behind the result of a call)."""
+        question = [{"role": "user", "content": "x"}]
+        asks = self._render(question, talk, asking=True) != self._render(question, talk)
+        return asks and self._render(said, talk) == asked
 
     def end(self, text: str, begun: int, said: list[dict[str, Any]], talk: Talk) -> tuple[str, int]:
         """The text with the token that ends its last answer, and where that token ends. Raises Wrong without one.

@@ -183,8 +183,9 @@ class Chat:
         for number in talk.learned:
             said = talk.messages[: number + 1]
             text, spans = self._rendered(said, talk, spans=marks)
-            if marks:  # the template's own spans, after those of earlier answers
-                spans = spans[len(self._rendered(said[:-1], talk, spans=True)[1]) if number else 0 :]
+            if marks:  # the template's own spans, after those of earlier answers, which some mark in no longer text
+                before = self._rendered(said[:-1], talk, spans=True)[1] if number else []
+                spans = spans[len(before) :] or [span for span in spans[-1:] if span not in before]
                 if spans:  # what stops the model is learned, and last: marks may be closed before it or behind it
                     begun, end = spans[-1]
                     if not (closed := self._spans.closed(text[:end])):

@@ -259,6 +259,8 @@ def _parquet(segment: Segment, file: BinaryIO, records: Records) -> Iterator[tup
     with reading(segment.source):
         table = parquet.ParquetFile(file)
         names = table.schema_arrow.names
+        if twice := next((name for name, count in Counter(names).items() if count > 1), ""):
+            raise UserError(f"--input {segment.source.name}: has two columns {twice}; rename or remove one of them")
         # Without any of them, read all columns, so that the message can name them.
         columns = [name for name in records.columns if name in names] or names
         groups = range(segment.start, table.num_row_groups if segment.end is None else segment.end)

@@ -8,12 +8,14 @@ from unicodedata import category
 
 _ADDRESS = re.compile(r"\w+://\S+")
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
-_SPACE = re.compile(r"[\s，。、！？；：]+")
-"""Chinese and Japanese put no space behind their commas."""
+_SPACE = re.compile(r"[\s，。、！？；：|]+")
+"""Between words: Chinese and Japanese put no space behind their commas, nor do tables in Markdown."""
 AROUND = ".,;:!?…()[]{}\"'“”‘’«»。，、！？；：「」।،؟*`"
 ENDS = ".!?…。！？।؟"
 LOOKED_AT = 300
 """Characters of a text that decide: the beginning of a long one says enough."""
+LONG = 6
+"""Words of the longest name: more say something in large letters, too."""
 UNBROKEN = 10
 """Letters without case in one word that make a sentence: Chinese, Japanese and Thai put no space between words."""
 
@@ -57,6 +59,7 @@ def says(text: str) -> bool:
     ended = text.rstrip(" \n\t\"'”’»)*")[-1:] in ENDS and text.rsplit(None, 1)[-1].strip(AROUND).endswith(found[-1])
     return (
         (len(found) > 2 and small > 1)
+        or len(found) > LONG
         or (ended and (small > 0 or len(found) == 1))
         or any(len(word) >= UNBROKEN and word.lower() == word.upper() for word in found)
     )

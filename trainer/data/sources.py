@@ -173,7 +173,9 @@ def _card(system: Any, path: str, name: str, files: list[str]) -> str:
     readme = f"{path.rstrip('/')}/{hub.CARD}"
     others = [file for file in files if file != readme]
     said = hub.card(system.cat_file(readme).decode("utf-8", "replace")) if others and readme in files else {}
-    splits = hub.splits(said, [file.removeprefix(path) for file in others if said or KINDS[kind_of(file)[0]] != "text"])
+    plain = {file for file in others if KINDS[kind_of(file)[0]] == "text"}
+    pages = {file for file in plain if kind_of(file)[0] != ".txt"}  # of a manual: its test.md is no split
+    splits = hub.splits(said, [file.removeprefix(path) for file in others if said or file not in pages])
     what, found, chosen = "configurations", hub.configurations(said), ""
     if len(found) > 1:
         chosen = f"{path}/{found[0]} for its {found[0]}" if said.get("configs") else ""
@@ -182,7 +184,8 @@ def _card(system: Any, path: str, name: str, files: list[str]) -> str:
         train = next((split for split in hub.splits(said, []) if split.startswith("train")), "train")  # UltraChat's
         chosen = f"{path}{'' if train == 'train' else f':{train}'} for its split {train}"
     if len(found) > 1:
-        hf = f"hf:{chosen}, or " if chosen and isinstance(system, LocalFileSystem) else ""
+        rows = chosen and (said or plain != {*others})  # of text alone, `datasets` makes a row of each line
+        hf = f"hf:{chosen}, or " if rows and isinstance(system, LocalFileSystem) else ""
         named = ", ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
         raise UserError(
             f"--input {name}: holds the {what} {named}, and all of them would be learned; give {hf}the files of one"

@@ -207,9 +207,11 @@ def _from_folder(path: Path, spec: str) -> Tokenizer:
             f"--tokenizer {spec}: {why}; give a folder with {FILE}, or name the class in {COMPANIONS[0]} "
             "(tokenizer_class, such as GPT2Tokenizer)"
         )
-    if raw and built and json.loads(built.to_str())["pre_tokenizer"] != json.loads(raw.to_str())["pre_tokenizer"]:
-        told = f"'its class cuts text otherwise than {FILE}; tokenizer_class: {TAKEN_AS_IS} takes that file'"
-        event("tokenizer", state="cut_by_its_class", folder=path, because_of=told)
+    if raw and built:
+        theirs, own = (json.loads(each.to_str()) for each in (raw, built))
+        if any(theirs[key] != own[key] for key in ("normalizer", "pre_tokenizer")):
+            told = f"'its class cuts text otherwise than {FILE}; tokenizer_class: {TAKEN_AS_IS} takes that file'"
+            event("tokenizer", state="cut_by_its_class", folder=path, because_of=told)
     found = built or raw
     assert found is not None
     return found

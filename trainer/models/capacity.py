@@ -14,9 +14,10 @@ from trainer.errors import UserError, one_line
 UNIT = 8
 """Windows in a pass if nothing better is known: for other tasks, and on CPUs where they fit. The unit of
 evaluation.batches."""
-PARTS, MOST_PARTS = re.compile(r"layer|expert|block|depth"), 2000
-"""Settings that count modules of a model, which are built one by one even without memory; the deepest published models
-have 126 layers (Llama 3.1 405B), the widest 512 experts (Qwen3-Next)."""
+PARTS, MOST_PARTS = re.compile(r"^(?!.*(size|dim|length)).*(layer|expert|block|depth)"), 2000
+"""Settings that count modules of a model, which are built one by one even without memory, and not those that give sizes
+in a module (shared_expert_intermediate_size); the deepest published models have 126 layers (Llama 3.1 405B), the widest
+512 experts (Qwen3-Next)."""
 
 
 def micro_batch(config: Config, most: int | None = None, model: Any = None) -> int:

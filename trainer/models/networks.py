@@ -16,7 +16,7 @@ from torch import nn
 from trainer import patches
 from trainer.config import memory
 from trainer.config.presets import PRESETS
-from trainer.errors import UserError
+from trainer.errors import UserError, one_line
 from trainer.models import adapters, capacity, checks, loading
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -67,7 +67,13 @@ def from_config(file: str, vocabulary: int, end_of_text: int, length: int, seed:
     config = _config("model.config", file, file)
     _check_shape(file, config)
     _check("model.config", file, config, vocabulary, length)
-    config.update({"bos_token_id": end_of_text, "eos_token_id": end_of_text, "pad_token_id": None})
+    try:
+        config.update({"bos_token_id": end_of_text, "eos_token_id": end_of_text, "pad_token_id": None})
+    except Exception as error:  # ModernBERT's decoder has to have a token of padding, which would never be learned
+        kind = config.model_type
+        raise UserError(
+            f"model.config: {file}: a {kind} model is not trained from scratch ({one_line(error)}); name another kind"
+        ) from None
     return _fresh("model.config", file, config, seed)
 
 

@@ -153,3 +153,16 @@ ENDLESS = (
 OPEN = CHATML.replace("<|im_end|>", "")
 JOINED = CHATML.replace("m.content", "(m.content.split() | join(' ') if m.role == 'assistant' else m.content)")
 """Every white space becomes one space."""
+GEMMA4 = (  # behind the result of a call it asks for nothing, and writes the answer with a head nevertheless
+    "{% for m in messages %}{% if m.role == 'tool' %}<|start|>{{ m.content }}<|end|>{% else %}"
+    "{{ '<|im_start|>' + m.role + '\n' + m.content }}{% for call in m.tool_calls or [] %}{{ call.function.name }}"
+    "{{ call.function.arguments | tojson }}<|eot|>{% endfor %}{% if not m.tool_calls %}{{ '<|im_end|>\n' }}{% endif %}"
+    "{% endif %}{% endfor %}"
+    "{% if add_generation_prompt and messages[-1].role != 'tool' %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LAST_MARKED = (  # marks are around the last answer alone
+    "{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m.role == 'assistant' %}"
+    "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if loop.index0 == ns.last %}{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}"
+    "{% else %}{{ m.content + '<|im_end|>' }}{% endif %}{{ '\n' }}{% endfor %}"
+)

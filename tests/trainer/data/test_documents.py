@@ -73,6 +73,12 @@ def test_parquet_with_a_field_of_another_name(tmp_path: Path) -> None:
     assert read(tmp_path / "data.parquet", field="body") == TEXTS[1:]
 
 
+def test_parquet_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array(["one"]), pa.array(["two"])], names=["text", "text"])
+    parquet.write_table(table, tmp_path / "data.parquet")
+    assert "data.parquet: has two columns text; rename or remove one of them" in refusal(tmp_path / "data.parquet")
+
+
 @pytest.mark.parametrize(
     ("how", "joint"), [("lines", "\n"), ("blank-lines", "\n \n\n"), ("end-of-text", f"\n{END}\n"), ("file", "\n\n")]
 )

@@ -112,6 +112,7 @@ TOLD = "# split: all\npretty_name: 'the split: none'\n"
         (HEAD.replace("{}", SFT), ["a.jsonl", "b.jsonl"], ["train_sft", "test_sft"]),
         (HEAD.replace("{}", COUNTED), ["a.jsonl", "data/train-0.jsonl"], ["train", "test"]),
         (None, ["my_train.jsonl", "my_eval.jsonl.gz"], ["eval", "train"]),
+        (None, ["TinyStoriesV2-GPT4-train.txt", "TinyStoriesV2-GPT4-valid.txt"], ["train", "valid"]),
     ],
 )
 def test_a_clone_with_several_splits_is_refused_and_names_them(
@@ -125,7 +126,8 @@ def test_a_clone_with_several_splits_is_refused_and_names_them(
     told = str(caught.value)
     assert f"--input {tmp_path}: holds the splits {', '.join(splits)}, and all of them would be learned" in told
     train = "train_sft" if "train_sft" in splits else "train"
-    assert f"give hf:{tmp_path}{':train_sft' * (train != 'train')} for its split {train}, or" in told
+    hf = f"give hf:{tmp_path}{':train_sft' * (train != 'train')} for its split {train}, or"
+    assert (hf if head or "jsonl" in names[0] else "give the files of one") in told
 
 
 LANGUAGES = """configs:
@@ -161,6 +163,7 @@ def test_a_clone_with_several_configurations_is_refused_and_names_how_to_read_on
         (HEAD.replace("{}", TOLD + COUNTED), ["data/train-0.jsonl"], 1),
         ("---\ntitle: Notes\n---\nText", ["a.txt"], 2),
         (HEAD, [], 1),
+        (None, ["train.md", "test.md", "evaluation.rst"], 3),
         (None, ["pretrain.jsonl", "testament.jsonl", "valley.jsonl"], 3),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
@@ -280,16 +280,26 @@ def test_a_model_needs_rows_for_the_tokens_of_the_data_alone(tokenizer: Path, tm
     assert pretrain.network(config, dataset, dataset.directory / "tokenizer.json").config.vocab_size == 502
 
 
-@pytest.mark.parametrize(("kind", "told"), [("GPT2Tokenizer", True), ("PreTrainedTokenizerFast", False)])
+DIGITS = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "told"),
+    [
+        ("GPT2Tokenizer", DIGITS, True),
+        ("GPT2Tokenizer", normalizers.Lowercase(), True),
+        ("PreTrainedTokenizerFast", DIGITS, False),
+    ],
+)
 def test_a_class_that_cuts_text_otherwise_than_the_file_is_told(
-    tokenizer: Path, tmp_path: Path, kind: str, told: bool, capsys: pytest.CaptureFixture[str]
+    tokenizer: Path, tmp_path: Path, kind: str, part: Any, told: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     built = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-    built.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)])
+    setattr(built, "normalizer" if isinstance(part, normalizers.Lowercase) else "pre_tokenizer", part)
     built.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
     found = load_tokenizer(str(tmp_path))
     theirs: Any = AutoTokenizer.from_pretrained(tmp_path)
-    assert found.encode("in 1234").ids == theirs("in 1234")["input_ids"]
+    assert found.encode("In 1234").ids == theirs("In 1234")["input_ids"]
     said = capsys.readouterr().out
     assert ("tokenizer_class: PreTrainedTokenizerFast takes that file" in said) == told

@@ -297,6 +297,14 @@ def test_a_size_that_nothing_can_hold_is_refused_before_anything_is_built(name: 
     assert (found := shape_of(chosen)) is None or needed(found, chosen, "bf16", 1), "a preview meets it first"
 
 
+def test_the_size_of_a_part_is_no_number_of_parts(tmp_path: Path) -> None:
+    """Qwen1.5-MoE-A2.7B's shared expert is 5,632 wide."""
+    shape = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    document = LLAMA | shape | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 5632}
+    (tmp_path / "config.json").write_text(json.dumps(document | {"architectures": None}))
+    assert networks.from_config(str(tmp_path / "config.json"), 500, 0, 8, 1).config.model_type == "qwen2_moe"
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_what_the_machine_can_just_hold_is_built(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))

@@ -42,6 +42,11 @@ UNSOUND: dict[str, tuple[str, dict[str, Any], str]] = {
     "xlnet": ("xlnet", {"d_model": 32, "n_layer": 1, "n_head": 2, "d_inner": 64, "vocab_size": 500}, LATER),
     "gemma3 both ways": ("gemma3_text", GROUPED | {"use_bidirectional_attention": True}, LATER),
     "roberta": ("roberta", SMALL | {"is_decoder": True}, r"this roberta model cannot compute a text \("),
+    "modernbert": (
+        "modernbert-decoder",
+        SMALL | {"pad_token_id": 1},
+        r"a modernbert-decoder model is not trained from scratch \(.*pad_token_id",
+    ),
 }
 
 
