@@ -56,6 +56,7 @@ def read_questions(key: str, spec: str) -> list[Question]:
             question = Question(str(record["id"]), record["question"], record["context"], texts, starts)
             if not isinstance(question.question, str) or not isinstance(question.context, str):
                 raise TypeError("question and context must be text")
+            f"{question.question}{question.context}".encode()  # JSON can hold halves of surrogate pairs
             if not isinstance(record["id"], str | int) or isinstance(record["id"], bool):
                 raise TypeError("id must be text or a whole number")
             if not question.question.strip():
@@ -73,7 +74,9 @@ def read_questions(key: str, spec: str) -> list[Question]:
             )
         places[question.id] = place
         if any(
-            not text or start < 0 or not question.context.startswith(text, start)  # Python counts -1 from the end
+            not text.strip()
+            or start < 0
+            or not question.context.startswith(text, start)  # Python counts -1 from the end
             for text, start in zip(texts, starts, strict=True)
         ):
             misplaced += 1
@@ -101,7 +104,7 @@ def _records(key: str, spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
         document = json.loads(content, object_pairs_hook=unique_keys)
     except UserError as error:
         raise UserError(str(error).replace("--input", f"{key}:")) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
             f"{key}: {spec}: not a single JSON file ({one_line(error)}); give one in SQuAD's format"
         ) from None
