@@ -55,6 +55,8 @@ PRELOAD = [
 
 HOLD = "TRAINYARD_TESTS_HOLD_SAVES"
 """Variable that names a file: until it exists, a launcher's workers complete no checkpoint, as on slow storage."""
+HUNG_SECONDS = 0.5
+"""So long that launcher waits for hung workers which write no checkpoint."""
 
 
 FOLDER: Path | None = None
@@ -139,7 +141,9 @@ def run_unprivileged(folder: str, arguments: list[str], log: str) -> None:
 
 def _hold_saves(until: Path) -> None:
     from trainer.checkpoint import format as written
+    from trainer.elastic import agent
 
+    agent.HUNG_SECONDS = HUNG_SECONDS  # pyrefly: ignore[bad-assignment]
     real = written._write_files
 
     def slow(*arguments: Any) -> None:

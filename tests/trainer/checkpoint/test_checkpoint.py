@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.trainer.checkpoint.saving import Training, save_and_die
+from tests.trainer import toy
+from tests.trainer.checkpoint.saving import Training, killed_while_saving, trained
 from tests.trainer.conftest import Disk
-from tests.trainer.processes import context
 from trainer.checkpoint.format import (
     Checkpoint,
     clean,
@@ -32,7 +32,7 @@ from trainer.errors import UserError
 
 
 def save(run: Path, step: int, seed: int = 1, keep: int = 9) -> Path:
-    training = Training(seed).step()
+    training = trained(seed)
     saver = Saver(run, Settings(keep=keep), training.write_model, "train: {}\n")
     path = saver.save(step, training.snapshot(validation_loss=5.0))
     saver.wait()
@@ -51,25 +51,13 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def killed_while_saving(run: Path, at: int = 0, largest: int = 0) -> bool:
-    """Whether a process died while it saved step 20."""
-    report = run / "survived"
-    # The kill ends a process, so each attempt needs one. Not a fork of this one: other tests may have left threads.
-    arguments = (str(run), at, largest, str(report))
-    child = context().Process(target=save_and_die, args=arguments)
-    child.start()
-    child.join()
-    assert child.exitcode in (0, -signal.SIGKILL, -signal.SIGXFSZ)
-    return not report.exists()
-
-
 def assert_resumable(run: Path, when: str) -> Checkpoint:
     """Step 10 of seed 1 or step 20 of seed 2 can be read in full, weights and optimizer of the same one."""
     found = newest_checkpoint(run)
     assert found is not None, f"nothing to resume from after a kill {when}"
-    expected = Training({10: 1, 20: 2}[found.step]).step()
-    weights = load_file(found.path / "model" / "model.safetensors")
-    assert all(torch.equal(value, expected.net.state_dict()[name]) for name, value in weights.items()), when
+    expected = trained({10: 1, 20: 2}[found.step])
+    weights, own = load_file(found.path / "model" / "model.safetensors"), expected.net.state_dict()
+    assert all(torch.equal(value, own[name]) for name, value in weights.items()), when
     moments = load_optimizer(found.path)
     assert all(
         torch.equal(moments[name]["exp_avg"], part["exp_avg"]) for name, part in expected.snapshot().optimizer.items()
@@ -77,7 +65,7 @@ def assert_resumable(run: Path, when: str) -> Checkpoint:
     return found
 
 
-def test_a_kill_at_any_write_leaves_a_checkpoint_to_resume_from(run: Path) -> None:
+def kill_at_any_write(run: Path) -> None:
     save(run, 10)
     at = 1
     while killed_while_saving(run, at=at):
@@ -93,14 +81,20 @@ def test_a_kill_at_any_write_leaves_a_checkpoint_to_resume_from(run: Path) -> No
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000030"], "nothing half-written may stay"
 
 
-@pytest.mark.parametrize("largest", [1, 200_000])
-def test_a_kill_in_the_middle_of_a_file_leaves_a_checkpoint_to_resume_from(run: Path, largest: int) -> None:
+def kill_in_the_middle_of_a_file(run: Path) -> None:
     """The weights have 170 kB here, the optimizer's state twice as much."""
     save(run, 10)
-    assert killed_while_saving(run, largest=largest)
-    assert assert_resumable(run, f"after {largest} bytes of a file").step == 10
+    for largest in (1, 200_000):
+        assert killed_while_saving(run, largest=largest)
+        assert assert_resumable(run, f"after {largest} bytes of a file").step == 10
     save(run, 20, seed=2)
     assert assert_resumable(run, "and another save").step == 20
+
+
+@pytest.mark.parametrize("kills", [kill_at_any_write, kill_in_the_middle_of_a_file])
+def test_a_kill_leaves_a_checkpoint_to_resume_from(kills: Callable[[Path], None], run: Path) -> None:
+    """In a process of its own, which forks: other tests may have left threads in this one."""
+    toy.apart(kills, run)
 
 
 def test_a_power_cut_finds_no_folder_of_that_name_without_all_that_is_in_it(

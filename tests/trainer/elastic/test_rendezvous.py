@@ -41,17 +41,6 @@ def store(etcd: Etcd, run_id: str) -> EtcdStore:
     return EtcdStore(etcd, run_id, timeout=timedelta(seconds=5))
 
 
-def test_a_swap_needs_the_revision_that_was_read(etcd: Etcd, run_id: str) -> None:
-    written, now = etcd.swap(run_id, b"one", 0)
-    assert written
-    assert now is not None
-    assert now == etcd.get(run_id)
-    assert etcd.swap(run_id, b"late", 0) == (False, now)
-    assert etcd.swap(run_id, b"two", now.revision)[0]
-    assert etcd.swap(run_id, b"three", now.revision)[0] is False
-    assert data(etcd, run_id) == b"two"
-
-
 def test_the_backend_keeps_torchs_contract(etcd: Etcd, run_id: str) -> None:
     backend = EtcdBackend(etcd, run_id)
     assert backend.get_state() is None

@@ -117,9 +117,8 @@ def test_gradients_of_three_workers_are_those_of_one_big_batch(tmp_path: Path) -
     (net(values, targets) / (2 * toy.PER_STEP)).backward()
     norm = torch.stack([value.grad.norm() for value in net.parameters() if value.grad is not None]).norm()
     variants = [(each, torch.float32, 2) for each in ({}, {"engine__name": "deepspeed", "engine__zero_stage": 2})]
-    for world in (1, 3):
-        for by_engine in toy.drive(world, toy.in_turn, driven, variants, folder=tmp_path):
-            assert [found[0]["norm"] for found in by_engine] == pytest.approx([float(norm)] * 2, rel=1e-5)
+    for by_engine in toy.drive(3, toy.in_turn, driven, variants, folder=tmp_path):
+        assert [found[0]["norm"] for found in by_engine] == pytest.approx([float(norm)] * 2, rel=1e-5)
 
 
 @pytest.mark.parametrize(("clip", "left"), [(1e-3, 1e-3), (0.0, None)])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.trainer import toy
-from tests.trainer.conftest import Launcher, Workers, losses
+from tests.trainer.conftest import Workers, losses
 
 WORDS, LENGTH = 96, 24
 WORLDS = (1, 3)
@@ -92,7 +92,8 @@ def plain(state: Any) -> dict[str, torch.Tensor]:
 
 
 def by_all_engines(world: Any, folder: Path) -> dict[str, Any]:
-    """Four steps of each of SHAPES with DDP and FSDP; the last two also by DDP from FSDP's state, and the reverse.
+    """Four steps of each of SHAPES with DDP and FSDP; with three workers, the last two also by DDP from the state that
+    a single worker's FSDP saved, and the reverse.
 
     Loaded optimizer state shows in the second of these. In fp32, DDP runs on one worker alone: it is the reference for
     any number of workers.
@@ -103,7 +104,7 @@ def by_all_engines(world: Any, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, (shape, changes) in SHAPES.items():
         for kind, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-            if kind == "bf16" and (world.size == 1 or name == "muon"):
+            if kind == "bf16" and (world.size == 1 or name != "gpt2"):
                 continue
             for engine in ("ddp", "fsdp") if kind == "bf16" or world.size == 1 else ("fsdp",):
                 made = work(shape, engine, checkpointing=kind == "fp32" and engine == "fsdp" and name == "llama")
@@ -117,15 +118,14 @@ def by_all_engines(world: Any, folder: Path) -> dict[str, Any]:
                     torch.save((plain(state), state.optimizer, state.small), path)
                 found[f"{name} {kind} {engine}"] = [*curve, *steps(world, built, 2, 4)], plain(built.state())
                 found[f"{name} {kind} {engine} held"] = held
-        for before, after in (("ddp", "fsdp"), ("fsdp", "ddp")):
+        for before, after in (("ddp", "fsdp"), ("fsdp", "ddp")) if world.size > 1 else ():
             made = work(shape, after)
-            # Any number of workers resumes what a single worker saved.
             weights, optimizer, small = torch.load(folder / f"1-{name}-fp32-{before}.pt")
             made.net.load_state_dict(weights)
             built = build(world, made, after, torch.float32, **changes)
             built.load(optimizer, small)
             found[f"{name} {before} to {after}"] = steps(world, built, 2, 4)
-    return found
+    return found | {"bytes": said_and_sent(world)}
 
 
 @pytest.fixture(scope="module")
@@ -152,10 +152,9 @@ def test_the_steps_are_ddps(runs: Runs, name: str, world: int) -> None:
         assert float((whole[key] - value).abs().mean()) < 2e-5, key
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_in_bf16_they_stay_close_to_ddps(runs: Runs, name: str) -> None:
-    reference, weights = runs[3][0][f"{name} bf16 ddp"]
-    curve, whole = runs[3][0][f"{name} bf16 fsdp"]
+def test_in_bf16_they_stay_close_to_ddps(runs: Runs) -> None:
+    reference, weights = runs[3][0]["gpt2 bf16 ddp"]
+    curve, whole = runs[3][0]["gpt2 bf16 fsdp"]
     assert curve == pytest.approx(reference, rel=0.02)
     for key, value in whole.items():
         assert not torch.equal(value, value.bfloat16().float()), f"{key} was rounded"
@@ -172,29 +171,26 @@ def test_each_worker_holds_its_part(runs: Runs) -> None:
 
 @pytest.mark.parametrize("change", ["ddp to fsdp", "fsdp to ddp"])
 def test_what_one_engine_saved_another_takes_up_at_another_size(runs: Runs, change: str) -> None:
-    for world in WORLDS:
-        for name in SHAPES:
-            straight = runs[1][0][f"{name} fp32 ddp"][0][4:]
-            assert runs[world][0][f"{name} {change}"] == pytest.approx(straight, rel=2e-5), world
+    for name in SHAPES:
+        straight = runs[1][0][f"{name} fp32 ddp"][0][4:]
+        assert runs[3][0][f"{name} {change}"] == pytest.approx(straight, rel=2e-5)
 
 
-def test_a_run_of_the_launcher_is_taken_up_by_deepspeed(
-    start_launcher: Callable[..., Launcher],
+def test_its_run_is_taken_up_by_deepspeed(
     start_workers: Callable[[int, list[str]], Workers],
     settings: Callable[..., list[str]],
     tmp_path: Path,
 ) -> None:
-    """Llama from its config.json on two nodes; then one worker under DeepSpeed goes on with the same curve."""
+    """Llama from its config.json by two workers; then one worker under DeepSpeed goes on with the same curve."""
     shape = tmp_path / "llama.json"
     shape.write_text(json.dumps(LLAMA | {"vocab_size": 500}))
     # Five windows to validate on micro-batches of four: in the second turn the second worker has none.
     few: dict[str, Any] = {"model__config": shape, "micro_batch": 4, "evaluation__batches": 1, "checkpoint__keep": 1}
     few |= {"evaluation__sample_tokens": 0, "optimizer__schedule_steps": 6}
     straight = start_workers(1, settings(tmp_path / "straight", steps=4, **few))
-    options = ["--nnodes", "2:2", "--nproc-per-node", "1"]
     arguments = settings(tmp_path / "run", steps=3, engine__name="fsdp", **few, metrics__attention_statistics="true")
-    nodes = [start_launcher(arguments, options) for _ in range(2)]
-    assert [node.wait(90) for node in nodes] == [0, 0], nodes[0].output
+    both = start_workers(2, arguments)
+    assert both.wait() == [0, 0], both.output
     (tmp_path / "run" / "DONE").unlink()
     again = start_workers(1, settings(tmp_path / "run", steps=4, engine__name="deepspeed", **few))
     assert straight.wait() == [0], straight.output
@@ -231,6 +227,8 @@ def said_and_sent(world: Any) -> tuple[int, float]:
     return built.take_communication()[1], sent
 
 
-def test_the_bytes_that_it_tells_are_those_that_its_collectives_send(tmp_path: Path) -> None:
-    for said, sent in toy.drive(2, said_and_sent, folder=tmp_path):
-        assert said == pytest.approx(sent, rel=0.05)
+def test_the_bytes_that_it_tells_are_those_that_its_collectives_send(runs: Runs) -> None:
+    for found in runs[3]:
+        said, sent = found["bytes"]
+        assert said == pytest.approx(sent, rel=0.1), "more than what fills three unequal parts up"
+        assert sent > 0

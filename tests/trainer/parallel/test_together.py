@@ -46,11 +46,11 @@ def slow_machine(environment: dict[str, str], arguments: list[str], log: str) ->
         return sha256(path, *inside)
 
     def loads(*given: Any) -> Any:
-        time.sleep(1.5 * TIMEOUT * second)
+        time.sleep(1.2 * TIMEOUT * second)
         return load_optimizer(*given)
 
     def compiles(*_: Any) -> None:
-        time.sleep(1.5 * TIMEOUT * second)
+        time.sleep(1.2 * TIMEOUT * second)
 
     # pyrefly: ignore[bad-assignment]
     format.sha256, resume.load_optimizer, compiled.prepare = reads, loads, compiles

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.trainer.conftest import Workers, losses, metrics, reached, wait_until
+from tests.trainer.conftest import Launcher, Workers, losses, metrics, reached, wait_until
 from tests.trainer.processes import run_worker
 from trainer.checkpoint import saver
 from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
@@ -38,37 +38,36 @@ def done(run: Path) -> dict[str, Any]:
     return json.loads((run / "DONE").read_text())
 
 
-def test_one_three_or_five_workers_compute_the_same_run(
-    start_workers: Start, settings: Settings, tmp_path: Path
-) -> None:
-    """A step is one pass of one worker, or has four micro-batches: three workers get uneven shares, and one of five
-    gets none."""
-    found = {}
-    for world, size in ((1, 8), (3, 2), (5, 2)):
-        run, batches = tmp_path / str(world), 32 // size
+def test_one_or_three_workers_compute_the_same_run(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
+    """A step is one pass of one worker, or has four micro-batches, of which three workers get uneven shares, or two, of
+    which one of three gets none."""
+    found: list[list[float]] = []
+    for world, size in ((1, 8), (3, 2), (3, 4)):
+        run, batches = tmp_path / str(len(found)), 32 // size
         changes = {"evaluation__batches": batches, "evaluation__every": 5, "optimizer__learning_rate": 1e-2}
         workers = start_workers(world, settings(run, micro_batch=size, **changes))
         assert workers.wait(PATIENCE) == [0] * world, workers.output
         validation = [line["validation_loss"] for line in metrics(run) if "validation_loss" in line]
         # The norms, too: AdamW hides a gradient that is wrong by a factor.
         norms = [line["gradient_norm"] for line in metrics(run) if "gradient_norm" in line]
-        found[world] = [*losses(run).values(), *validation, *norms]
-        assert len(found[world]) == 12 + 4 + 12
-    for world in (3, 5):
-        assert found[world] == pytest.approx(found[1], abs=1e-5)
-    assert found[1][0] > found[1][11] + 0.5, "the model must learn, or equal losses say nothing"
+        found.append([*losses(run).values(), *validation, *norms])
+        assert len(found[-1]) == 12 + 4 + 12
+    alone, *others = found
+    for each in others:
+        assert each == pytest.approx(alone, abs=1e-5)
+    assert alone[0] > alone[11] + 0.5, "the model must learn, or equal losses say nothing"
 
 
 def test_epochs_become_the_steps_of_the_prepared_data(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
     """Also when the run is resumed, and longer then."""
     by_epochs = [text for text in settings(tmp_path / "run") if not text.startswith("steps=")]
-    first = start_workers(2, [*by_epochs, "epochs=0.5"])
+    first = start_workers(2, [*by_epochs, "epochs=0.1"])
     assert first.wait(PATIENCE) == [0, 0], first.output
     told = json.loads((tmp_path / "run" / "status.json").read_text())
     assert told["step"] == told["steps"] == done(tmp_path / "run")["step"]
-    assert told["epoch"] >= 0.5 > told["epoch"] * (told["steps"] - 1) / told["steps"], "rounded up"
-    assert f"event=epochs epochs=0.5 steps={told['steps']} " in first.output
-    again = start_workers(1, [*by_epochs, "epochs=1"])
+    assert told["epoch"] >= 0.1 > told["epoch"] * (told["steps"] - 1) / told["steps"], "rounded up"
+    assert f"event=epochs epochs=0.1 steps={told['steps']} " in first.output
+    again = start_workers(1, [*by_epochs, "epochs=0.2"])
     assert again.wait(PATIENCE) == [0], again.output
     assert f"key=steps before={told['steps']} now=" in again.output
     assert 2 * told["steps"] - 1 <= done(tmp_path / "run")["step"] <= 2 * told["steps"]
@@ -97,19 +96,6 @@ def test_a_run_killed_and_resumed_equals_a_straight_one(
         assert torch.equal(value, weights(broken)[name]), name
     assert done(broken)["validation_loss"] == done(straight)["validation_loss"]
     assert done(broken)["initial_validation_loss"] == done(straight)["initial_validation_loss"]
-
-
-def test_a_run_goes_on_with_another_number_of_workers(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
-    straight, changed = tmp_path / "straight", tmp_path / "changed"
-    assert start_workers(1, settings(straight, steps=20)).wait(PATIENCE) == [0]
-    first = start_workers(3, settings(changed, steps=20, checkpoint__every_steps=3))
-    wait_until(lambda: len(list_checkpoints(changed)) > 0, PATIENCE, "a checkpoint")
-    first.kill()
-    first.wait(PATIENCE)
-    assert not (changed / "DONE").exists(), "the kill came too late to test anything"
-    second = start_workers(2, settings(changed, steps=20))
-    assert second.wait(PATIENCE) == [0, 0], second.output
-    assert list(losses(changed).values()) == pytest.approx(list(losses(straight).values()), abs=1e-5)
 
 
 @pytest.mark.parametrize("moment", ["training", "evaluation"])
@@ -192,10 +178,14 @@ def test_a_token_that_no_model_has_ends_the_run_with_its_place_in_the_status(
     assert "outside the vocabulary of 500" in status["message"]
 
 
-def test_what_a_finished_run_leaves(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
+def test_what_a_finished_run_leaves(
+    start_launcher: Callable[..., Launcher], settings: Settings, tmp_path: Path
+) -> None:
+    """On one machine alone, which needs no rendezvous store."""
     changes = {"metrics__every": 5, "evaluation__every": 4, "checkpoint__every_steps": 5, "checkpoint__keep": 2}
-    workers = start_workers(2, settings(tmp_path, metrics__tensorboard="true", **changes))
-    assert workers.wait(PATIENCE) == [0, 0], workers.output
+    arguments = settings(tmp_path, metrics__tensorboard="true", **changes)
+    launcher = start_launcher(arguments, ["--standalone", "--nproc-per-node", "2"])
+    assert launcher.wait(PATIENCE) == 0, launcher.output
     result = done(tmp_path)
     assert result["step"] == 12
     assert result["initial_validation_loss"] == pytest.approx(torch.tensor(500.0).log().item(), abs=0.1), "by chance"
@@ -211,7 +201,7 @@ def test_what_a_finished_run_leaves(start_workers: Start, settings: Settings, tm
     status = json.loads((tmp_path / "status.json").read_text())
     assert (status["state"], status["step"], status["steps"], status["world_size"]) == ("done", 12, 12, 2)
     assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
-    lines = workers.output.splitlines()
+    lines = launcher.output.splitlines()
     assert "event=round round=1 world_size=2 rank=0" in lines
     assert any(line.startswith("step=5 steps=12 loss=") and line.endswith("world_size=2") for line in lines)
     assert any(line.startswith("step=12 validation_loss=") for line in lines)
