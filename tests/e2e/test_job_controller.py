@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from kubernetes import client
 
+from tests.infra.recorded import recorded
 from tests.standin.api_server import ApiServer, api_server, until
-from tests.workloads.test_trainings import jobs, several
+from tests.workloads.test_trainings import jobs
 from trainer import api_server as inside
 from trainer import requeue
 
@@ -48,7 +49,7 @@ def add_node(api: ApiServer, name: str) -> None:
 def names(api: ApiServer) -> list[str]:
     """Two trainings that need two workers each, the most urgent first, and the rights, as the stack declares them."""
     two = {"workers": {"count": 2, "min": 2}}
-    stack = several("local", {"b": two, "a": two})
+    stack = recorded("local", trainings={"b": two, "a": two})
     found, rbac = jobs(stack), client.RbacAuthorizationV1Api(api.client())
     api.core().create_namespaced_service_account(NAMESPACE, {"metadata": {"name": "requeue"}})
     for kind, grant in (("Role", rbac.create_namespaced_role), ("RoleBinding", rbac.create_namespaced_role_binding)):
@@ -157,7 +158,7 @@ def test_the_one_that_waits_lets_its_node_go_and_tries_again_once_the_other_is_d
 def test_fewer_workers_than_were_given_up_end_a_training_which_saves_before(api: ApiServer) -> None:
     """The Job controller keeps the lowest indexes. Of three workers the first was given up; the others train."""
     add_node(api, "another")
-    inputs = jobs(several("local", {"c": {"workers": {"count": 3, "min": 1}}}))["c"].inputs
+    inputs = jobs(recorded("local", trainings={"c": {"workers": {"count": 3, "min": 1}}}))["c"].inputs
     name, batch = create(api, inputs, backoffLimitPerIndex=0), client.BatchV1Api(api.client())
     until(lambda: placed(api, name) == 3, "three train")
     first = min(pod.metadata.name for pod in pods(api, name))

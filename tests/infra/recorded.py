@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from functools import cache
 from pathlib import PurePosixPath
@@ -45,10 +46,15 @@ def trained(stack: Recording, name: str = "training") -> Config:
         return load(["--config", file.name])
 
 
+def recorded(stack: str, **sections: Any) -> Recording:
+    """The resources of a stack file with keys of sections changed, on any machine; all tests that only read them share
+    one recording."""
+    return _recorded(stack, json.dumps(sections))
+
+
 @cache
-def recorded(stack: str) -> Recording:
-    """The resources of a stack file, on any machine; all tests that only read them share one recording."""
-    return record_anywhere(stack)
+def _recorded(stack: str, sections: str) -> Recording:
+    return record_anywhere(stack, changed(stack, **json.loads(sections)))
 
 
 _IMAGE = {"builder": "prebuilt", "ref": f"ghcr.io/you/trainer@sha256:{'a' * 64}"}
@@ -119,11 +125,10 @@ VARIANTS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
 }
 
 
-@cache
 def variant(name: str) -> Recording:
-    """The resources of one of VARIANTS, shared as those of `recorded`."""
+    """The resources of one of VARIANTS."""
     stack, sections = VARIANTS[name]
-    return record_anywhere(stack, changed(stack, **sections)) if sections else recorded(stack)
+    return recorded(stack, **sections)
 
 
 def variants_of(cloud: str) -> list[str]:

@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from infra.config import DatasetConfig, TrainingConfig
-from infra.stackfiles import stack_file_values
-from review.recording import Recorded, Recording, record, record_anywhere
-from tests.infra.recorded import changed, recorded, trained
+from review.recording import Recorded, Recording
+from tests.infra.recorded import recorded, trained
 from trainer.config.schema import flat, mathematics
 from workloads.training import run_name
 
@@ -44,13 +43,13 @@ def configuration(stack: Recording, of: str = "") -> Recorded:
 
 @pytest.mark.parametrize("name", ["local", "gcp-a100"])
 def test_pods_read_every_setting_whether_the_stack_gives_it_or_not(name: str) -> None:
-    stack = record_anywhere(name, stack_file_values(name))
-    made, job = configuration(stack), stack.one("Job", "training")
-    (text,) = made.inputs["data"].values()
+    stack = recorded(name)
+    told, job = configuration(stack), stack.one("Job", "training")
+    (text,) = told.inputs["data"].values()
     assert yaml.safe_load(text).keys() == TrainingConfig.model_fields.keys()
     assert flat(trained(stack)).keys() == flat(TrainingConfig()).keys()
     assert trained(stack).run.directory == stack.outputs["runDirectory"]
-    assert made.urn in job.dependencies, "no pod waits for it"
+    assert told.urn in job.dependencies, "no pod waits for it"
     (container,) = job.inputs["spec"]["template"]["spec"]["containers"]
     assert "=" not in "".join(container["args"]), "nothing is said twice"
 
@@ -58,22 +57,21 @@ def test_pods_read_every_setting_whether_the_stack_gives_it_or_not(name: str) ->
 def test_a_running_job_keeps_the_configuration_that_it_began_with() -> None:
     """By its name, which is the Job's: another one is another object, which nobody can change, and none is deleted."""
     before = recorded("gcp-a100")
-    after = record("gcp-a100", changed("gcp-a100", training={"steps": 30_000}))
+    after = recorded("gcp-a100", training={"steps": 30_000})
     for stack in (before, after):
-        made = configuration(stack)
-        assert made.inputs["metadata"]["name"] == stack.outputs["jobName"]
-        assert made.inputs["immutable"]
-        assert made.retain_on_delete
-        forced = made.inputs["metadata"]["annotations"]["pulumi.com/patchForce"]
-        assert (made.kind, forced) == ("ConfigMapPatch", "true"), "back to the former one, an `up` finds what it left"
-        assert made.deleted_with == stack.one("Service", "trainer").deleted_with, "it goes with its namespace"
+        told = configuration(stack)
+        assert told.inputs["metadata"]["name"] == stack.outputs["jobName"]
+        assert told.inputs["immutable"]
+        assert told.retain_on_delete
+        forced = told.inputs["metadata"]["annotations"]["pulumi.com/patchForce"]
+        assert (told.kind, forced) == ("ConfigMapPatch", "true"), "back to the former one, an `up` finds what it left"
+        assert told.deleted_with == stack.one("Service", "trainer").deleted_with, "it goes with its namespace"
     assert before.outputs["jobName"] != after.outputs["jobName"]
 
 
 def test_each_training_has_its_own_and_another_ones_change_leaves_it() -> None:
     def told(**b: Any) -> dict[str, Any]:
-        values = {**stack_file_values("local"), "trainings": {"a": {"steps": 100}, "b": {"steps": 200, **b}}}
-        stack = record_anywhere("local", values)
+        stack = recorded("local", trainings={"a": {"steps": 100}, "b": {"steps": 200, **b}})
         assert (trained(stack, "training-a").steps, trained(stack, "training-b").steps) == (100, 200)
         return {each: configuration(stack, f"-{each}").inputs for each in ("a", "b")}
 

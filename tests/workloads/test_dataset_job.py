@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from infra.parse import parse
-from review.recording import Recording, record
-from tests.infra.recorded import changed
+from review.recording import Recording
+from tests.infra.recorded import changed, recorded
 from trainer.contract import EXIT_RESTART, EXIT_USAGE, STACK_KEYS
 from trainer.data import sources
 from trainer.errors import Passing, UserError, usage
 from workloads.dataset import prepare_command
-
-pytestmark = pytest.mark.usefixtures("local_kubeconfig")
 
 
 def container(stack: Recording) -> dict:
@@ -37,9 +35,9 @@ def test_the_job_speaks_of_the_stacks_keys_and_of_upload(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    values = changed("local", dataset=dataset)
-    keys = {entry["name"]: entry.get("value") for entry in container(record("local", values))["env"]}[STACK_KEYS]
-    config = parse(values, "local")
+    stack = recorded("local", dataset=dataset)
+    keys = {entry["name"]: entry.get("value") for entry in container(stack)["env"]}[STACK_KEYS]
+    config = parse(changed("local", dataset=dataset), "local")
     module, *arguments = prepare_command(config.training, config.dataset, str(tmp_path / "out"))
     monkeypatch.setenv(STACK_KEYS, str(keys))
     assert importlib.import_module(module).main(arguments) == EXIT_USAGE

@@ -6,18 +6,8 @@ from typing import Any
 
 import pytest
 
-from infra.stackfiles import stack_file_values
-from review.recording import Recording, record
-from tests.infra.recorded import changed, recorded
-
-pytestmark = pytest.mark.usefixtures("local_kubeconfig")
-
-
-def stack(**sections: dict[str, Any]) -> Recording:
-    values = stack_file_values("local")
-    for name, change in sections.items():
-        values[name] = {**values.get(name, {}), **change}
-    return record("local", values)
+from review.recording import Recording
+from tests.infra.recorded import recorded
 
 
 def pod(made: Recording, kind: str = "Job", name: str = "training") -> dict[str, Any]:
@@ -34,8 +24,8 @@ def priorities(made: Recording) -> dict[str, dict[str, Any]]:
 
 
 def test_another_count_changes_the_running_job_and_makes_no_new_one() -> None:
-    before, after = stack(workers={"count": 2}), stack(workers={"count": 4, "min": 2})
-    same = stack(workers={"count": 2, "min": 2})
+    before, after = recorded("local", workers={"count": 2}), recorded("local", workers={"count": 4, "min": 2})
+    same = recorded("local", workers={"count": 2, "min": 2})
     assert after.outputs["jobName"] == same.outputs["jobName"] != before.outputs["jobName"]
     patch = after.one("JobPatch", "training-size")
     assert patch.inputs["metadata"]["name"] == after.outputs["jobName"]
@@ -46,7 +36,7 @@ def test_another_count_changes_the_running_job_and_makes_no_new_one() -> None:
 
 
 def test_spares_are_pods_beyond_the_number_that_trains() -> None:
-    made = stack(workers={"count": 3, "spares": 2})
+    made = recorded("local", workers={"count": 3, "spares": 2})
     spec = made.one("Job", "training").inputs["spec"]
     assert (spec["parallelism"], spec["completions"], spec["maxFailedIndexes"]) == (5, 5, 4)
     assert option(made, "--nnodes") == "1:3"
@@ -54,7 +44,7 @@ def test_spares_are_pods_beyond_the_number_that_trains() -> None:
 
 
 def test_the_rendezvous_goes_before_the_training_and_neither_before_others_at_their_cost() -> None:
-    made = stack()
+    made = recorded("local")
     classes = priorities(made)
     rendezvous, training = classes["trainyard-rendezvous"], classes["trainyard-training"]
     assert rendezvous["value"] > training["value"] > 0
@@ -71,14 +61,14 @@ def test_what_a_stack_gives_nccl_counts_before_what_we_set() -> None:
 
     own, given = variables(recorded("gcp-a100")), {"NCCL_SOCKET_NTHREADS": "8", "NCCL_DEBUG": "INFO"}
     assert own["NCCL_SOCKET_NTHREADS"] == "4"
-    assert variables(record("gcp-a100", changed("gcp-a100", workers={"environment": given}))) == own | given
+    assert variables(recorded("gcp-a100", workers={"environment": given})) == own | given
 
 
 def test_drains_leave_as_many_workers_as_a_round_needs_and_never_block_for_ever() -> None:
-    (budget,) = [item for item in stack(workers={"count": 4, "min": 2}).resources if item.kind == "PodDisruptionBudget"]
-    assert budget.inputs["spec"]["minAvailable"] == 2
-    fixed = stack(workers={"count": 2, "min": 2})
-    assert not [item for item in fixed.resources if item.kind == "PodDisruptionBudget"]
+    for count, least in ((4, [2]), (2, [])):
+        stack = recorded("local", workers={"count": count, "min": 2})
+        budgets = [item for item in stack.resources if item.kind == "PodDisruptionBudget"]
+        assert [item.inputs["spec"]["minAvailable"] for item in budgets] == least
 
 
 @pytest.mark.parametrize(("name", "given"), [("gcp-a100", 90), ("aws-g4dn", 90), ("local", 30)])
@@ -89,8 +79,9 @@ def test_what_the_launcher_gives_its_workers_fits_what_the_cloud_gives_the_pod(n
 
 
 def test_a_training_is_ended_after_its_hours() -> None:
-    assert stack(job={"maxHours": 1.5}).one("Job", "training").inputs["spec"]["activeDeadlineSeconds"] == 5400
-    assert stack().one("Job", "training").inputs["spec"]["activeDeadlineSeconds"] == 7 * 24 * 3600, "a week by default"
+    for job, hours in (({"maxHours": 1.5}, 1.5), ({}, 7 * 24)):  # a week by default
+        spec = recorded("local", job=job).one("Job", "training").inputs["spec"]
+        assert spec["activeDeadlineSeconds"] == hours * 3600
 
 
 @pytest.mark.parametrize("name", ["local", "gcp-a100"])

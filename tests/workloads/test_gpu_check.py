@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from review.recording import Recorded, Recording, record
-from tests.infra.recorded import changed, recorded
+from review.recording import Recorded, Recording
+from tests.infra.recorded import recorded
 
 
 def node_check(stack: Recording) -> Recorded:
@@ -13,9 +13,7 @@ def node_check(stack: Recording) -> Recorded:
 
 def test_the_check_of_the_nodes_never_waits_for_a_training_that_has_them() -> None:
     """A resize does not repeat the check. A repeated check preempts the training, which comes back by itself."""
-    small, large = (
-        record("gcp-a100", changed("gcp-a100", check={"enabled": True}, workers={"count": count})) for count in (1, 2)
-    )
+    small, large = (recorded("gcp-a100", check={"enabled": True}, workers={"count": count}) for count in (1, 2))
     assert node_check(small).urn == node_check(large).urn
     assert node_check(small).inputs["metadata"] == node_check(large).inputs["metadata"]
     sized = {"spec.completions", "spec.parallelism", "spec.backoffLimit", "spec.template.spec.containers[0].args"}
@@ -26,7 +24,7 @@ def test_the_check_of_the_nodes_never_waits_for_a_training_that_has_them() -> No
             spec.pop(field)
         spec["template"]["spec"]["containers"][0].pop("args")
     assert before == after
-    other = record("gcp-a100", changed("gcp-a100", check={"enabled": True, "megabytes": 8}))
+    other = recorded("gcp-a100", check={"enabled": True, "megabytes": 8})
     assert node_check(other).urn != node_check(small).urn
     classes = {item.inputs["metadata"]["name"]: item.inputs for item in large.resources if item.kind == "PriorityClass"}
     check = classes[node_check(large).inputs["spec"]["template"]["spec"]["priorityClassName"]]

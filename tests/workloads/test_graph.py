@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infra.stackfiles import stack_file_values
-from review.recording import Recorded, Recording, record
+from review.recording import Recorded, Recording
+from tests.infra.recorded import recorded
 
 CLUSTER_SCOPED = {"Namespace", "PersistentVolume", "PriorityClass"}
 
@@ -26,8 +26,8 @@ def test_the_volume_outlives_the_namespace_whose_claim_binds_it(local_stack: Rec
     assert volume.inputs["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
 
 
-def test_without_tensorboard_nothing_of_it_remains(local_kubeconfig: object) -> None:
-    stack = record("local", {**stack_file_values("local"), "tensorboard": {"enabled": False}})
+def test_without_tensorboard_nothing_of_it_remains() -> None:
+    stack = recorded("local", tensorboard={"enabled": False})
     assert not [item for item in stack.resources if "tensorboard" in item.name]
 
 

@@ -10,30 +10,23 @@ from infra.changes import ASKED, digest_of
 from infra.config import DatasetConfig, TrainingConfig
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
-from review.recording import Recording, record
-from tests.infra.recorded import changed, trained
+from review.recording import Recording, record_anywhere
+from tests.infra.recorded import recorded, trained
 from workloads.dataset import prepare_command
 from workloads.training import tell_new_folders
 
 
-def job_name(training: dict[str, Any], **sections: dict[str, Any]) -> str:
-    values = stack_file_values("local")
-    values["training"] = {**values["training"], **training}
-    for name, section in sections.items():
-        values[name] = {**values.get(name, {}), **section}
-    return record("local", values).outputs["jobName"]
+def job_name(stack: str = "local", **sections: Any) -> str:
+    return recorded(stack, **sections).outputs["jobName"]
 
 
-@pytest.mark.usefixtures("local_kubeconfig")
 def test_the_job_is_new_when_its_pods_are_and_only_then() -> None:
     """Pulumi replaces a Job whose pods change, and does not wait until the former one and its pods are gone."""
-    same = job_name({})
-    assert job_name({}, tensorboard={"enabled": False}) == same
-    assert job_name({}, workers={"count": 3}) == same, "pods come and go without a new Job"
-    changes: list[dict[str, dict[str, Any]]] = [
-        {"training": {"steps": 301}},
+    same = job_name()
+    # Pods come and go without a new Job.
+    assert job_name(tensorboard={"enabled": False}, workers={"count": 3}) == same
+    changes: list[dict[str, Any]] = [
         {"training": {"metrics": {"every": 7}}},
-        {"workers": {"memoryGib": 5}},
         {"workers": {"spares": 1}},
         {"workers": {"environment": {"NCCL_DEBUG": "INFO"}}},
         {"rendezvous": {"tls": True}},
@@ -41,16 +34,14 @@ def test_the_job_is_new_when_its_pods_are_and_only_then() -> None:
         {"job": {"maxHours": 5}},
         {"dataset": {"name": "other"}},
     ]
-    names = [job_name(**{"training": {}, **change}) for change in changes]
+    names = [job_name("local", **change) for change in changes]
     assert len({same, *names}) == len(names) + 1
 
 
 def test_how_nodes_are_had_starts_no_training_anew() -> None:
-    def name(**sections: dict[str, Any]) -> str:
-        return record("gcp-c3", changed("gcp-c3", **sections)).outputs["jobName"]
-
-    assert name() == name(nodes={"max": 5, "compactPlacement": True}, rendezvous={"image": "quay.io/etcd:v3.6.6"})
-    assert name() == name(nodes={"consumption": "spot"}), "its pods get the same time to save on both"
+    same, etcd = job_name("gcp-c3"), {"image": "quay.io/etcd:v3.6.6"}
+    assert job_name("gcp-c3", nodes={"max": 5, "compactPlacement": True}, rendezvous=etcd) == same
+    assert job_name("gcp-c3", nodes={"consumption": "spot"}) == same, "its pods get the same time to save on both"
 
 
 def test_dataset_inputs_are_paths_on_the_shared_volume() -> None:
@@ -68,10 +59,9 @@ def finetuned(**sections: Any) -> Recording:
     values["dataset"] = {"input": ["chats.jsonl"]}
     for name, section in sections.items():
         values[name] = {**values.get(name, {}), **section}
-    return record("local", values)
+    return record_anywhere("local", values)
 
 
-@pytest.mark.usefixtures("local_kubeconfig")
 def test_four_keys_fetch_the_model_and_prepare_with_its_tokenizer() -> None:
     stack = finetuned()
     pod = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]
@@ -87,7 +77,6 @@ def test_four_keys_fetch_the_model_and_prepare_with_its_tokenizer() -> None:
     assert stack.outputs["runDirectory"].startswith("/data/runs/chat-")
 
 
-@pytest.mark.usefixtures("local_kubeconfig")
 def test_a_teacher_is_fetched_to_where_the_trainers_look_for_it() -> None:
     teacher = {"task": "distillation", "distillation": {"teacher": "distilgpt2"}, "model": {}, "adapter": {}}
     stack = finetuned(training=teacher, workers={"memoryGib": 8})
@@ -95,7 +84,6 @@ def test_a_teacher_is_fetched_to_where_the_trainers_look_for_it() -> None:
     assert trained(stack).distillation.teacher == fetch["args"][-1]
 
 
-@pytest.mark.usefixtures("local_kubeconfig")
 def test_a_folder_on_the_volume_is_taken_as_it_is_and_nothing_is_fetched() -> None:
     model = {"name": "/data/models/mine"}
     stack = finetuned(training={"task": "finetune", "model": model})

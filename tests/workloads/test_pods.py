@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from infra.stackfiles import stack_file_values
-from review.recording import Recorded, Recording, record
-from tests.infra.recorded import changed, recorded
+from review.recording import Recorded, Recording, record_anywhere
+from tests.infra.recorded import recorded
 from trainer.contract import DEVICE
 
 
@@ -35,7 +35,7 @@ def reaches(stack: Recording) -> Callable[[str, int], bool]:
 
 
 @pytest.mark.parametrize("stack", ["local", "gcp-c3", "aws-g4dn"])
-def test_the_dataset_job_reaches_the_internet_and_nothing_inside(stack: str, local_kubeconfig: object) -> None:
+def test_the_dataset_job_reaches_the_internet_and_nothing_inside(stack: str) -> None:
     """A page that redirects to an inner address is not followed there."""
     reached = reaches(recorded(stack))
     assert all(reached(address, port) for address in ("8.8.8.8", "2606:4700::1111") for port in (80, 443))
@@ -48,36 +48,32 @@ def test_the_dataset_job_reaches_the_internet_and_nothing_inside(stack: str, loc
     assert [address for address in given.values() if reached(address, 80)] == ([given[kind]] if kind else [])
 
 
-@pytest.mark.usefixtures("local_kubeconfig")
 def test_the_dataset_job_reaches_the_private_servers_that_the_stack_names_and_the_ports_of_its_inputs() -> None:
-    values = stack_file_values("local")
-    values["dataset"] = {
+    dataset = {
         "input": ["https://10.1.2.3:9000/a.txt", "http://data.example.org:8080/b.txt", "https://[fd00:7::1]/c.txt"],
         "privateServers": ["10.1.2.3", "192.168.4.0/24", "fd00:7:0::/64", "240.10.0.0/16"],
     }
-    reached = reaches(record("local", values))
+    reached = reaches(recorded("local", dataset=dataset))
     for address in ("10.1.2.3", "192.168.4.9", "fd00:7::1", "240.10.2.3", "8.8.8.8"):
         assert [port for port in (22, 80, 443, 8080, 9000, 9001) if reached(address, port)] == [80, 443, 8080, 9000]
     beside = ["10.1.2.4", "192.168.5.1", "fd00:7:0:1::1", "169.254.169.254", "127.0.0.1"]
     assert [address for address in beside for port in (80, 443, 9000) if reached(address, port)] == []
 
 
-@pytest.mark.usefixtures("local_kubeconfig")
 def test_a_cluster_with_name_servers_of_its_own_names_them() -> None:
-    values = stack_file_values("local")
-    values["cluster"]["dns"] = ["10.96.0.10", "fd00::/64"]
-    rules = record("local", values).one("NetworkPolicy", "allow-dns").inputs["spec"]["egress"]
+    rules = (
+        recorded("local", cluster={"dns": ["10.96.0.10", "fd00::/64"]})
+        .one("NetworkPolicy", "allow-dns")
+        .inputs["spec"]["egress"]
+    )
     for rule in rules:
         assert [{"ipBlock": {"cidr": cidr}} for cidr in ("10.96.0.10/32", "fd00::/64")] == rule["to"][-2:]
 
 
-@pytest.mark.usefixtures("local_kubeconfig")
 @pytest.mark.parametrize("wandb", [False, True])
 def test_a_pod_has_the_tokens_that_it_uses_and_no_other(wandb: bool) -> None:
-    values = stack_file_values("local")
-    values["secrets"] = {"huggingFaceToken": "hf_x", "wandbApiKey": "key"}
-    values["training"] |= {"metrics": {"wandbProject": "mine"}} if wandb else {}
-    stack = record("local", values)
+    training = {"metrics": {"wandbProject": "mine"}} if wandb else {}
+    stack = recorded("local", secrets={"huggingFaceToken": "hf_x", "wandbApiKey": "key"}, training=training)
     given: dict[str, set[str]] = {}
     for item in stack.resources:
         if item.kind in ("Job", "Deployment", "StatefulSet", "PodTemplate"):
@@ -101,13 +97,12 @@ def test_every_pod_of_a_private_image_has_the_credentials_in_its_own_namespace(s
     """Newer kubelets ask for them also where the image is on the node (KubeletEnsureSecretPulledImages)."""
     ref = f"ghcr.io/you/trainer@sha256:{'0' * 64}"
     nfs = {"serverImage": f"ghcr.io/you/nfs@sha256:{'0' * 64}"} if storage == "nfs" else {"sizeGib": 1024}
-    values = changed(
+    stack = recorded(
         "gcp-c3",
         storage={"kind": storage, **nfs},
         image={"builder": "prebuilt", "ref": ref},
         secrets={"imagePull": "you:ghp_x"},
     )
-    stack = record("gcp-c3", values)
     there = {(one.name, one.inputs["metadata"]["namespace"]) for one in stack.all("kubernetes:core/v1:Secret")}
     pods = 0
     for item in stack.resources:
@@ -119,28 +114,27 @@ def test_every_pod_of_a_private_image_has_the_credentials_in_its_own_namespace(s
     assert pods >= 4
 
 
-@pytest.mark.usefixtures("local_kubeconfig")
 def test_another_token_of_the_hub_starts_no_training_anew() -> None:
     """No trainer has it; the key of Weights & Biases counts where it is used."""
 
     def name(wandb: str = "", **secrets: str) -> str:
-        values = stack_file_values("local") | {"secrets": secrets}
-        values["training"] |= {"metrics": {"wandbProject": wandb}} if wandb else {}
-        return record("local", values).one("Job", "training").inputs["metadata"]["name"]
+        training = {"metrics": {"wandbProject": wandb}} if wandb else {}
+        return recorded("local", secrets=secrets, training=training).outputs["jobName"]
 
     assert name() == name(huggingFaceToken="hf_a", wandbApiKey="unused")
     assert name("mine", wandbApiKey="a") != name("mine", wandbApiKey="b")
 
 
-@pytest.mark.usefixtures("local_kubeconfig")
 def test_trainers_reach_as_far_as_their_figures_go_and_no_farther() -> None:
     """Dataplane V2 and others enforce it: without the rule wandb waits a minute at each start, and is left out."""
 
     def policy(**settings: Any) -> dict[str, Any]:
-        secrets = {"secrets": {"wandbApiKey": "key"}} if "wandbProject" in settings else {}
-        values = stack_file_values("local") | secrets
-        made = record("local", values | {"training": {**values["training"], "metrics": settings}})
-        return made.one("NetworkPolicy", "trainers").inputs["spec"]
+        secrets = {"wandbApiKey": "key"} if "wandbProject" in settings else {}
+        return (
+            recorded("local", secrets=secrets, training={"metrics": settings})
+            .one("NetworkPolicy", "trainers")
+            .inputs["spec"]
+        )
 
     plain, wandb, prometheus = policy(), policy(wandbProject="gpt2"), policy(prometheusPort=9500)
     assert [rule for rule in wandb["egress"] if rule not in plain["egress"]] == [
@@ -200,11 +194,8 @@ def test_whoever_looks_for_pods_finds_them_and_services_a_port_that_is_open(
     assert headless.inputs["spec"]["publishNotReadyAddresses"], "workers look each other up before they are ready"
 
 
-def test_gpu_workers_ask_for_gpus_and_tolerate_their_taint(local_kubeconfig: object) -> None:
-    values = stack_file_values("local")
-    values["workers"] = {"count": 2, "gpus": 4, "processes": 4, "cpu": 8}
-    values["training"]["microBatch"] = 2
-    stack = record("local", values)
+def test_gpu_workers_ask_for_gpus_and_tolerate_their_taint() -> None:
+    stack = recorded("local", workers={"gpus": 4, "processes": 4, "cpu": 8}, training={"microBatch": 2})
     spec = pod(stack, "Job", "training")
     shared = {"memory": "2048Mi", "nvidia.com/gpu": "4"}
     assert spec["containers"][0]["resources"] == {"requests": {"cpu": "8000m"} | shared, "limits": shared}
@@ -215,13 +206,12 @@ def test_gpu_workers_ask_for_gpus_and_tolerate_their_taint(local_kubeconfig: obj
     assert not any("nvidia.com/gpu" in str(item) for item in pod(stack, "Job", "dataset")["containers"])
 
 
-@pytest.mark.usefixtures("local_kubeconfig")
 def test_what_reads_the_web_can_write_datasets_and_models_alone() -> None:
     """Trainers execute code that they find in the folder of their run (trainer/train/compiled.py)."""
     values = stack_file_values("local")
     values["training"]["model"] = {"name": "org/model"}
     del values["dataset"]["tokenizer"]
-    spec = pod(record("local", values), "Job", "dataset")
+    spec = pod(record_anywhere("local", values), "Job", "dataset")
     folders, *readers = [*spec["initContainers"], *spec["containers"]]
     assert folders["args"] == ["mkdir", "-p", "/data/datasets", "/data/models"]
     assert [each["name"] for each in readers] == ["fetch", "prepare"]

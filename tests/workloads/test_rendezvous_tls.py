@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 
-from infra.stackfiles import stack_file_values
 from local import toolchain
-from review.recording import Recording, record
+from review.recording import Recording
+from tests.infra.recorded import recorded
 from tests.ports import free_port
 from trainer.elastic.etcd import Etcd, access
 from trainer.errors import UserError
@@ -25,8 +25,8 @@ NAMES = {"CACERT": "ca.crt", "CERT": "tls.crt", "KEY": "tls.key"}
 
 
 @pytest.fixture
-def stack(local_kubeconfig: Path) -> Recording:
-    return record("local", {**stack_file_values("local"), "rendezvous": {"tls": True}})
+def stack() -> Recording:
+    return recorded("local", rendezvous={"tls": True})
 
 
 @pytest.fixture
@@ -58,13 +58,13 @@ def endpoint(stack: Recording, certificates: dict[str, Path], tmp_path: Path) ->
     with open(tmp_path / "log", "wb") as log:
         process = subprocess.Popen([toolchain.program("etcd"), *arguments], env=environment, stdout=log, stderr=log)
     try:
-        for _ in range(200):
+        while True:
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{ports['2381']}/health", timeout=1).close()
                 break
             except OSError:
                 assert process.poll() is None, (tmp_path / "log").read_text()[-2000:]
-                time.sleep(0.1)
+                time.sleep(0.05)
         yield f"https://localhost:{ports['2379']}"
     finally:
         process.kill()

@@ -7,19 +7,20 @@ from typing import Any
 import pytest
 
 from review.policy import broken
-from tests.workloads.test_trainings import jobs, several
+from tests.infra.recorded import recorded
+from tests.workloads.test_trainings import jobs
 
 TWO = {"workers": {"count": 2, "min": 2}}
 
 
 def test_it_may_change_the_trainings_jobs_and_nothing_else() -> None:
-    stack = several("local", {"b": TWO, "a": None})
-    made = [item.inputs["metadata"]["name"] for item in jobs(stack).values()]
+    stack = recorded("local", trainings={"b": TWO, "a": None})
+    own = [item.inputs["metadata"]["name"] for item in jobs(stack).values()]
     (role,) = [item for item in stack.resources if item.kind == "Role"]
     assert [
         (rule["resources"], rule["verbs"], sorted(rule.get("resourceNames", []))) for rule in role.inputs["rules"]
     ] == [
-        (["jobs"], ["get", "patch"], sorted(made)),
+        (["jobs"], ["get", "patch"], sorted(own)),
         (["pods"], ["list"], []),
     ]
     (policy,) = [item for item in stack.resources if item.kind == "NetworkPolicy" and item.name == "requeue"]
@@ -28,7 +29,7 @@ def test_it_may_change_the_trainings_jobs_and_nothing_else() -> None:
 
 
 def test_it_knows_the_order_and_how_many_nodes_there_can_be() -> None:
-    stack = several("gcp-c3", {"b": TWO, "a": None}, nodes={"max": 3}, job={"holdMinutes": 2.5})
+    stack = recorded("gcp-c3", trainings={"b": TWO, "a": None}, nodes={"max": 3}, job={"holdMinutes": 2.5})
     (item,) = [item for item in stack.resources if item.kind == "Deployment" and item.name == "requeue"]
     (box,) = item.inputs["spec"]["template"]["spec"]["containers"]
     b, a = (jobs(stack)[name].inputs["metadata"]["name"] for name in ("b", "a"))
@@ -48,4 +49,4 @@ def test_it_knows_the_order_and_how_many_nodes_there_can_be() -> None:
     ],
 )
 def test_nothing_of_it_where_no_nodes_are_held_or_they_are_to_be(stack: str, sections: dict[str, Any]) -> None:
-    assert not [item for item in several(stack, {"a": None}, **sections).resources if item.name == "requeue"]
+    assert not [item for item in recorded(stack, trainings={"a": None}, **sections).resources if item.name == "requeue"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,9 @@ import pytest
 import yaml
 
 from infra.stackfiles import stack_file_values
-from review.recording import Recorded, Recording, record, record_anywhere
-from tests.infra.recorded import trained
+from review.recording import Recorded, Recording, record
+from tests.infra.recorded import recorded, trained
 from workloads.objects import EXPENDABLE, TRAINING, TRAINING_PRIORITY
-
-
-def several(stack: str, trainings: Mapping[str, Any], **sections: Any) -> Recording:
-    values = stack_file_values(stack)
-    for name, given in sections.items():
-        values[name] = {**values.get(name, {}), **given}
-    return record_anywhere(stack, {**values, "trainings": dict(trainings)})
 
 
 def jobs(stack: Recording) -> dict[str, Recorded]:
@@ -36,7 +28,7 @@ AB: dict[str, Any] = {"a": {"steps": 100}, "b.2": {"optimizer": {"learningRate":
 
 
 def test_each_has_a_job_a_service_a_budget_and_a_folder() -> None:
-    stack = several("local", AB)
+    stack = recorded("local", trainings=AB)
     found = jobs(stack)
     assert list(found) == ["a", "b.2"]
     for training, service in (("a", "trainer-a"), ("b.2", "trainer-b-2")):
@@ -59,7 +51,7 @@ def test_each_has_a_job_a_service_a_budget_and_a_folder() -> None:
 
 
 def test_what_belongs_to_the_stack_is_there_once() -> None:
-    one, two = several("aws-g4dn", {"a": None}), several("aws-g4dn", AB)
+    one, two = recorded("aws-g4dn", trainings={"a": None}), recorded("aws-g4dn", trainings=AB)
     own = ("Training", "Job", "JobPatch", "Service", "PodDisruptionBudget", "PriorityClass")
     shared = (
         {(item.type, item.name) for item in each.resources if item.kind not in own and "-config" not in item.name}
@@ -71,7 +63,7 @@ def test_what_belongs_to_the_stack_is_there_once() -> None:
 
 def test_other_data_are_prepared_beside_and_a_model_is_fetched_once_at_a_time() -> None:
     finer = {"dataset": {"documents": "lines"}}
-    stack = several("aws-g4dn", {"a": None, "b": finer, "c": {"model": {"name": "gpt2"}, **finer}})
+    stack = recorded("aws-g4dn", trainings={"a": None, "b": finer, "c": {"model": {"name": "gpt2"}, **finer}})
     prepared = [item for item in stack.resources if item.kind == "Job" and item.name.startswith("dataset-")]
     assert len(prepared) == 3, "with another model another tokenizer"
     waits = {item.name: [other.name for other in prepared if other.urn in item.dependencies] for item in prepared}
@@ -83,7 +75,7 @@ def test_other_data_are_prepared_beside_and_a_model_is_fetched_once_at_a_time() 
 @pytest.mark.parametrize(("stack", "values"), [("aws-g4dn", [37, 36]), ("local", [-63, -64])])
 def test_the_order_is_the_priority_and_only_trainings_give_way(stack: str, values: list[int]) -> None:
     """Pods of others have priority 0: they are preempted on nodes that nobody else may use, if at all."""
-    found = several(stack, AB)
+    found = recorded(stack, trainings=AB)
     of_trainings = [
         item for item in found.resources if item.kind == "PriorityClass" and "-training-" in str(item.inputs)
     ]
@@ -96,7 +88,7 @@ def test_the_order_is_the_priority_and_only_trainings_give_way(stack: str, value
         assert job.inputs["spec"]["template"]["spec"]["priorityClassName"] == name
         assert classes[name].urn in job.dependencies
     assert 0 < min(values) < TRAINING_PRIORITY or max(values) < 0
-    more = several(stack, {"new": None, **AB})
+    more = recorded(stack, trainings={"new": None, **AB})
     same = {item.inputs["metadata"]["name"]: item.inputs["value"] for item in more.all("kubernetes:scheduling")}
     assert {name: item.inputs["value"] for name, item in classes.items()}.items() <= same.items()
 
@@ -122,17 +114,19 @@ def test_on_other_peoples_nodes_none_is_expendable_to_their_autoscaler(
 
 def test_a_training_that_comes_or_goes_leaves_the_others_jobs_as_they_are() -> None:
     """Also where it moves their priority: the Job names its class, whose value changes beside it."""
-    before, after = (jobs(several("local", given)) for given in (AB, {"new": {"run": {"seed": 7}}, **AB}))
+    before, after = (jobs(recorded("local", trainings=given)) for given in (AB, {"new": {"run": {"seed": 7}}, **AB}))
     for name, job in before.items():
         assert (job.name, job.inputs) == (after[name].name, after[name].inputs)
     assert "new" in after
-    removed = jobs(several("local", {"b.2": AB["b.2"]}))
+    removed = jobs(recorded("local", trainings={"b.2": AB["b.2"]}))
     assert removed["b.2"].inputs == before["b.2"].inputs
 
 
 def test_queued_nodes_are_asked_for_each_job_alone() -> None:
     nodes = {"consumption": "queued", "maxRunHours": 24, "compactPlacement": False}
-    found = several("gcp-a100", {"a": None, "b": {"run": {"seed": 7}}}, nodes=nodes, check={"enabled": False})
+    found = recorded(
+        "gcp-a100", trainings={"a": None, "b": {"run": {"seed": 7}}}, nodes=nodes, check={"enabled": False}
+    )
     found_requests = (item for item in found.resources if item.kind == "ProvisioningRequest")
     requests = sorted(found_requests, key=lambda item: item.name)
     assert [item.name for item in requests] == ["nodes-wanted-a", "nodes-wanted-b"]

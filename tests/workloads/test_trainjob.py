@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from infra.stackfiles import stack_file_values
-from review.recording import Recorded, Recording, record
+from review.recording import Recorded, Recording
+from tests.infra.recorded import recorded
 from tests.workloads import schema
 from workloads.custom_resources import job_of
 
@@ -21,12 +21,13 @@ def schemas() -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture
-def as_trainjob(local_kubeconfig: object) -> Recording:
-    return record("local", values())
+def usual() -> Recording:
+    return recorded("local")
 
 
-def values(**job: Any) -> dict[str, Any]:
-    return {**stack_file_values("local"), "job": {"runtime": "trainjob", **job}}
+@pytest.fixture
+def as_trainjob() -> Recording:
+    return recorded("local", job={"runtime": "trainjob"})
 
 
 def spec(item: Recorded) -> dict[str, Any]:
@@ -46,14 +47,14 @@ def test_it_is_what_the_definition_allows(
     assert schema.problems(schemas[kind], as_trainjob.one(kind).inputs) == []
 
 
-def test_it_trains_the_same(local_stack: Recording, as_trainjob: Recording) -> None:
-    usual, inside = local_stack.one("Job", "training").inputs["spec"], job_in(as_trainjob)
-    differing = {key for key in {*usual, *inside} if usual.get(key) != inside.get(key)}
+def test_it_trains_the_same(usual: Recording, as_trainjob: Recording) -> None:
+    job, inside = usual.one("Job", "training").inputs["spec"], job_in(as_trainjob)
+    differing = {key for key in {*job, *inside} if job.get(key) != inside.get(key)}
     assert differing == {"podFailurePolicy", "template"}  # by the container's name
-    (before,), (now,) = (item["template"]["spec"]["containers"] for item in (usual, inside))
+    (before,), (now,) = (item["template"]["spec"]["containers"] for item in (job, inside))
     assert {key for key in {*before, *now} if before.get(key) != now.get(key)} == {"name", "args"}
     # Their configuration is the same, whatever the name of the object that has it.
-    configurations = (each.one("ConfigMapPatch", "training-config").inputs for each in (local_stack, as_trainjob))
+    configurations = (each.one("ConfigMapPatch", "training-config").inputs for each in (usual, as_trainjob))
     assert len({str(each["data"]) for each in configurations}) == 1
     # The number of nodes is the controller's, so the launcher does not wait for more.
     changed = [(old, new) for old, new in zip(before["args"], now["args"], strict=True) if old != new]
@@ -72,15 +73,15 @@ def test_the_controller_finds_what_it_fills_in(as_trainjob: Recording) -> None:
     assert {rule["onExitCodes"]["containerName"] for rule in policy if "onExitCodes" in rule} == {"node"}
 
 
-def test_the_tools_find_the_job_that_the_controller_makes(local_kubeconfig: object) -> None:
+def test_the_tools_find_the_job_that_the_controller_makes() -> None:
     """Also under the longest name, with which those of its pods still fit a DNS label."""
-    stack = record("local", values(name="n" * 40))
+    stack = recorded("local", job={"runtime": "trainjob", "name": "n" * 40})
     name = stack.one("TrainJob").inputs["metadata"]["name"]
     assert stack.outputs["jobName"] == job_of(name) == f"{name}-node-0"
     assert len(f"{job_of(name)}-999-abcde") <= 63
 
 
-def test_it_costs_nothing_when_off_and_the_run_stays_the_same(local_stack: Recording, as_trainjob: Recording) -> None:
-    assert not [item for item in local_stack.resources if "kubeflow" in item.type]
+def test_it_costs_nothing_when_off_and_the_run_stays_the_same(usual: Recording, as_trainjob: Recording) -> None:
+    assert not [item for item in usual.resources if "kubeflow" in item.type]
     assert not [item for item in as_trainjob.resources if item.name == "training" and item.kind in ("Job", "JobPatch")]
-    assert as_trainjob.outputs["runDirectory"] == local_stack.outputs["runDirectory"]
+    assert as_trainjob.outputs["runDirectory"] == usual.outputs["runDirectory"]
