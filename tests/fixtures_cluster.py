@@ -6,16 +6,42 @@ The node is started once and left running, for the next test run and for the use
 from __future__ import annotations
 
 import fcntl
+import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 
 from local import environment, images, paths
 from local.kubeconfig import CONTEXT
+
+Kubectl = Callable[..., str]
+
+
+@contextmanager
+def namespace(environment: dict[str, str], **labels: str) -> Iterator[Kubectl]:
+    """kubectl in a namespace of its own on the local node. It returns what it prints; a failure raises, unless
+    `check` is False. `document`: what it reads."""
+    name = f"test-{uuid.uuid4().hex[:6]}"
+
+    def call(*arguments: str, document: Any = None, check: bool = True) -> str:
+        command = ["kubectl", "--context", CONTEXT, "--namespace", name, *arguments]
+        text = json.dumps(document) if document else None
+        done = subprocess.run(command, input=text, capture_output=True, text=True, env=environment, timeout=280)
+        assert done.returncode == 0 or not check, done.stderr
+        return done.stdout + done.stderr
+
+    made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    call("apply", "-f", "-", document=made)
+    try:
+        yield call
+    finally:
+        call("delete", "namespace", name, "--wait=false")
 
 
 def local(*arguments: str, timeout: float = 1500) -> subprocess.CompletedProcess[str]:

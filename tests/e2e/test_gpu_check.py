@@ -6,21 +6,18 @@ The account and role that the stack declares may write the one ConfigMap that th
 from __future__ import annotations
 
 import json
-import subprocess
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from infra.stackfiles import ROOT
-from review.recording import Recording, record
-from tests.infra.recorded import changed
+from review.recording import Recording
+from tests.fixtures_cluster import Kubectl, namespace
+from tests.infra.recorded import recorded
 
 pytestmark = pytest.mark.cluster
-
-Kubectl = Callable[..., str]
 
 # Writes the result twice (a second run of the Job), then tries what it must not do.
 PROGRAM = """
@@ -36,26 +33,13 @@ except RuntimeError as error:
 
 @pytest.fixture(scope="module")
 def stack() -> Recording:
-    return record("gcp-c3", changed("gcp-c3", check={"enabled": True}))
+    return recorded("gcp-c3", check={"enabled": True})
 
 
 @pytest.fixture
 def kubectl(node_environment: dict[str, str]) -> Iterator[Kubectl]:
-    """kubectl in a namespace of its own."""
-    namespace = f"test-{uuid.uuid4().hex[:6]}"
-
-    def call(*arguments: str, document: Any = None) -> str:
-        command = ["kubectl", "--context", "trainyard-local", "--namespace", namespace, *arguments]
-        text = json.dumps(document) if document else None
-        done = subprocess.run(command, input=text, capture_output=True, text=True, env=node_environment, timeout=280)
-        assert done.returncode == 0, done.stderr
-        return done.stdout + done.stderr
-
-    call("create", "namespace", namespace)
-    try:
+    with namespace(node_environment) as call:
         yield call
-    finally:
-        call("delete", "namespace", namespace, "--wait=false")
 
 
 def declared(stack: Recording, kind: str) -> dict[str, Any]:

@@ -6,12 +6,9 @@ from the stack's: a directory of the node instead of a persistent disk.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,13 +17,12 @@ from infra.buildah import BuildahProvider
 from infra.image import NFS_SERVER, ROOT, content_hash, stage
 from local import credentials
 from local.network import NODE_ADDRESS, POD_SUBNET, REGISTRY
+from tests.fixtures_cluster import Kubectl, namespace
 from tests.infra.recorded import recorded
 from trainer.contract import TRAINER_ID
 from workloads.nfs import configuration
 
 pytestmark = pytest.mark.cluster
-
-Kubectl = Callable[..., str]
 
 # Writes 128 kB in pieces (libnfs 4.0 has a small buffer), flushes, renames, and reads it back.
 CLIENT = """
@@ -83,27 +79,10 @@ def image(node_environment: dict[str, str], base_image: str) -> str:
 
 @pytest.fixture
 def kubectl(node_environment: dict[str, str]) -> Iterator[Kubectl]:
-    """kubectl in its own namespace, with the labels that the stack gives the server's namespace."""
-    namespace = f"test-{uuid.uuid4().hex[:6]}"
-
-    def call(*arguments: str, document: Any = None, check: bool = True) -> str:
-        command = ["kubectl", "--context", "trainyard-local", "--namespace", namespace, *arguments]
-        text = json.dumps(document) if document else None
-        done = subprocess.run(command, input=text, capture_output=True, text=True, env=node_environment, timeout=280)
-        assert done.returncode == 0 or not check, done.stderr
-        return done.stdout + done.stderr
-
+    """With the labels that the stack gives the server's namespace."""
     labels = recorded("gcp-a100").one("Namespace", "storage").inputs["metadata"]["labels"]
-    call(
-        "apply",
-        "-f",
-        "-",
-        document={"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}},
-    )
-    try:
+    with namespace(node_environment, **labels) as call:
         yield call
-    finally:
-        call("delete", "namespace", namespace, "--wait=false")
 
 
 def pod(image: str, settings: str) -> dict[str, Any]:
