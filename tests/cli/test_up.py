@@ -201,7 +201,7 @@ def test_the_node_is_not_stopped_under_other_stacks_unasked(
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
     ran: list[tuple[str, ...]] = []
     monkeypatch.setattr("cli.up.run", lambda *command: ran.append(command) or 0)
-    monkeypatch.setattr("cli.up.pulumi", lambda *_: 0)
+    monkeypatch.setattr("cli.up.pulumi", lambda *_: pytest.fail("the stack itself never was up"))
     for name, context in {"local": NODE_CONTEXT, **others}.items():
         made(tmp_path, name, context)
     assert main(["down", "--stack", "local", *words]) == 0

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from cli.__main__ import main
-from local import environment, paths, toolchain, up
+from local import commands, environment, paths, toolchain, up
 
 PLUGIN = "pulumi-resource-kubernetes"
 FOLDER = f"resource-kubernetes-v{version('pulumi-kubernetes')}"
@@ -117,6 +117,21 @@ def test_a_pulumi_that_fetches_its_plugin_is_asked_first(
     place = Path(get_plugin(download=not installed))
     assert place.exists()
     assert ("pulumi-kubernetes" in built) is not online
+
+
+def test_a_plugin_that_cannot_be_had_is_told_with_what_needs_none(
+    machine: Path, built: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For another cluster, with BuildKit. The one for Kubernetes is there."""
+    executable(machine / "bin" / "pulumi", "#!/bin/sh\necho 'error: lookup get.pulumi.com: no such host' >&2\nexit 1\n")
+    executable(machine / "bin" / "pulumi-language-python")
+    executable(environment.USER_PULUMI / "plugins" / FOLDER / PLUGIN)
+    monkeypatch.setenv("PATH", f"{machine}/bin:/usr/bin:/bin")
+    monkeypatch.setattr("infra.buildx.uses_buildkit", lambda: True)
+    assert commands.up("kind-kind") == 0
+    said = capsys.readouterr().err
+    assert f"docker-build {version('pulumi-docker-build')}: not fetched: error: lookup get.pulumi.com" in said
+    assert "cannot be fetched; image.builder: buildah or prebuilt needs none" in said
 
 
 def test_our_kubeconfig_comes_before_the_user_s(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

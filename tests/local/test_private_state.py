@@ -53,8 +53,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("before", [None, 0o777], ids=lambda mode: f"{mode:o}" if mode else "new")
-@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize(("maker", "before"), [*((maker, None) for maker in MAKERS), ("up", 0o777)])
 def test_the_state_is_its_owners_alone_whatever_makes_it_first(checkout: Path, maker: str, before: int | None) -> None:
     if before is not None:
         (checkout / ".local").mkdir()

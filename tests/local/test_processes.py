@@ -39,36 +39,25 @@ def pid(name: str = "sleeper") -> int:
     return record.pid
 
 
-def test_a_healthy_daemon_is_started_once(sleeper: Daemon) -> None:
-    assert processes.ensure(sleeper)
-    first = pid()
-    assert not processes.ensure(sleeper)
-    assert pid() == first
-
-
-def test_a_changed_command_restarts_it(sleeper: Daemon) -> None:
-    processes.ensure(sleeper)
-    first = pid()
-    assert processes.ensure(replace(sleeper, command=[*sleeper.command, "--new"]))
-    assert pid() != first
-    assert processes.start_time(first) is None
-
-
-def test_a_changed_configuration_file_restarts_it(sleeper: Daemon, tmp_path: Path) -> None:
+def test_a_healthy_daemon_is_started_once_and_again_when_anything_of_it_changes(
+    sleeper: Daemon, tmp_path: Path
+) -> None:
     file = tmp_path / "configuration"
     file.write_text("a")
     daemon = replace(sleeper, files=(file,))
-    processes.ensure(daemon)
+    assert processes.ensure(daemon)
+    first = pid()
     assert not processes.ensure(daemon)
+    assert pid() == first
+    daemon = replace(daemon, command=[*sleeper.command, "--new"])
+    assert processes.ensure(daemon)
+    assert pid() != first
+    assert processes.start_time(first) is None
     file.write_text("b")
     assert processes.ensure(daemon)
-
-
-def test_one_that_runs_but_does_not_answer_is_restarted(sleeper: Daemon) -> None:
-    processes.ensure(sleeper)
-    first = pid()
-    assert processes.ensure(replace(sleeper, health=lambda: "no answer"))
-    assert pid() != first
+    second = pid()
+    assert processes.ensure(replace(daemon, health=lambda: "no answer"))
+    assert pid() != second
 
 
 def test_a_recycled_process_id_is_not_ours(sleeper: Daemon) -> None:

@@ -15,7 +15,7 @@ from local import paths, shell
 from local.shell import LocalError
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
 def test_an_install_that_ends_early_does_not_keep_the_machines_services_from_starting(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
