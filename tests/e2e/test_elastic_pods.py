@@ -116,7 +116,7 @@ class Elastic:
 
 @pytest.fixture(scope="module")
 def there(node_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elastic]:
-    stack = Stack("e2e-elastic", tmp_path_factory.mktemp("elastic"), node_environment)
+    stack = Stack("elastic", tmp_path_factory.mktemp("elastic"), node_environment)
     run = f"elastic-{uuid.uuid4().hex[:8]}"
     # A dataset of its own, which a test damages.
     stack.write(**STACK, dataset={"name": run}, job={"name": run})
