@@ -110,9 +110,9 @@ def configurations(said: dict[str, Any]) -> list[str]:
 def splits(said: dict[str, Any], files: list[str]) -> list[str]:
     """The splits of a folder with this card and these files: by the card's configs and the files' names.
 
-    Where a file's name says none, those of which the card's dataset_info counts the rows, too.
+    Where the name of a file with data says none, those of which the card's dataset_info counts the rows, too.
     """
-    found = [_SPLIT.findall(file) for file in files]
+    found = [_SPLIT.findall(file) for file in files if not _ABOUT.fullmatch(Path(file).name)]
     counted = [] if all(found) else _below(said.get("dataset_info"), ("splits",))
     named = [*_below(said.get("configs"), ("split",)), *counted]
     return list(dict.fromkeys([*named, *(words[-1].lower() for words in found if words)]))

@@ -150,8 +150,8 @@ def _listed(system: Any, path: str, name: str, over: dict[str, list[str]]) -> li
                     f"--input {name}: {file} is of a kind that is not read from a folder, and what it says would be "
                     f"lost; convert it to .txt or .jsonl, remove it, or give the files, as in {name.rstrip('/')}/*.txt"
                 )
-        if card := _card(system, path, name, [file for file, why in reasons.items() if not why]):
-            reasons[card] = "card of a data set"
+        cards = _cards(system, path, name, [file for file, why in reasons.items() if not why])
+        reasons |= dict.fromkeys(cards, "card of a data set")
     for file, why in sorted(reasons.items()):
         if why:
             over.setdefault(why, []).append(PurePosixPath(file).name)
@@ -165,8 +165,8 @@ def _listed(system: Any, path: str, name: str, over: dict[str, list[str]]) -> li
     return sorted(found, key=lambda each: each["name"])
 
 
-def _card(system: Any, path: str, name: str, files: list[str]) -> str:
-    """The README.md of a clone of a hub's data set, empty where it is a text like others.
+def _cards(system: Any, path: str, name: str, files: list[str]) -> list[str]:
+    """The README.md of a clone of a hub's data set, and what was its card before; empty where it is a text like others.
 
     Raises UserError for several configurations or splits: whoever trains on all of them trains on what is held out.
     """
@@ -175,7 +175,7 @@ def _card(system: Any, path: str, name: str, files: list[str]) -> str:
     said = hub.card(system.cat_file(readme).decode("utf-8", "replace")) if others and readme in files else {}
     plain = {file for file in others if KINDS[kind_of(file)[0]] == "text"}
     pages = {file for file in plain if kind_of(file)[0] != ".txt"}  # of a manual: its test.md is no split
-    splits = hub.splits(said, [file.removeprefix(path) for file in others if said or file not in pages])
+    splits = hub.splits(said, [file.removeprefix(path) for file in others if file not in pages])
     what, found, chosen = "configurations", hub.configurations(said), ""
     if len(found) > 1:
         chosen = f"{path}/{found[0]} for its {found[0]}" if said.get("configs") else ""
@@ -190,7 +190,7 @@ def _card(system: Any, path: str, name: str, files: list[str]) -> str:
         raise UserError(
             f"--input {name}: holds the {what} {named}, and all of them would be learned; give {hf}the files of one"
         )
-    return readme if said else ""
+    return [file for file in files if file == readme or file.endswith("/dataset_infos.json")] if said else []
 
 
 def _source(system: Any, info: dict[str, Any]) -> Source:

@@ -160,7 +160,7 @@ def test_a_clone_with_several_configurations_is_refused_and_names_how_to_read_on
     ("head", "names", "read"),
     [
         (HEAD, ["data/train-0.parquet", "data/train-1.parquet"], 2),
-        (HEAD.replace("{}", TOLD + COUNTED), ["data/train-0.jsonl"], 1),
+        (HEAD.replace("{}", TOLD + COUNTED), ["data/train-0.jsonl", "LICENSE.txt", "NEWS.md", "dataset_infos.json"], 3),
         ("---\ntitle: Notes\n---\nText", ["a.txt"], 2),
         (HEAD, [], 1),
         (None, ["train.md", "test.md", "evaluation.rst"], 3),
@@ -175,7 +175,8 @@ def test_a_card_is_passed_over_and_another_readme_is_text(
         (tmp_path / "README.md").write_text(head.replace("{}", ""))
     assert len(find([str(tmp_path)])) == read
     passed = bool(head and "license" in head and names)
-    assert ("why='card of a data set' files=1 such_as=README.md" in capsys.readouterr().out) == passed
+    told = f"why='card of a data set' files={1 + ('dataset_infos.json' in names)} such_as=README.md"
+    assert (told in capsys.readouterr().out) == passed
 
 
 class Server(SimpleHTTPRequestHandler):
