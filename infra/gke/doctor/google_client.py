@@ -47,7 +47,6 @@ class Google:
     token: str
     identity: str = ""
     """Whose credentials they are, where they say so."""
-    services: dict[str, str] = field(default_factory=lambda: dict(SERVICES))
     session: requests.Session = field(default_factory=requests.Session)
     patience: tuple[int, int] = PATIENCE
 
@@ -84,7 +83,7 @@ class Google:
         return f"serviceAccount:{self.identity}" if self.identity.endswith(".gserviceaccount.com") else "user:YOU"
 
     def _ask(self, method: str, service: str, path: str, **given: Any) -> dict[str, Any]:
-        url = f"{self.services[service]}/{path}"
+        url = f"{SERVICES[service]}/{path}"
         headers = {"Authorization": f"Bearer {self.token}"}
         try:
             answer = self.session.request(method, url, headers=headers, timeout=self.patience, **given)
@@ -102,16 +101,15 @@ class Google:
         raise NoAnswer(message, answer.status_code, disabled=disabled)
 
 
-def connect(services: dict[str, str] | None = None, patience: tuple[int, int] = PATIENCE) -> Google:
+def connect(patience: tuple[int, int] = PATIENCE) -> Google:
     """The APIs with the credentials that the Pulumi provider would use.
 
     Raises:
         NoAnswer: there are none, or they are not valid any more.
     """
-    addresses = dict(services or SERVICES)
     # The provider takes a ready token first (hashicorp/terraform-provider-google, provider configuration).
     if token := os.environ.get(TOKEN):
-        return Google(token, f"the token in {TOKEN}", addresses, patience=patience)
+        return Google(token, f"the token in {TOKEN}", patience=patience)
     import google.auth
     import google.auth.transport.requests
 
@@ -126,4 +124,4 @@ def connect(services: dict[str, str] | None = None, patience: tuple[int, int] = 
         fix = f"unset {FILE}   # or name a file that is valid" if named else LOGIN
         raise NoAnswer(f"{where}{finding.reason_of(error)}", fix=fix) from None
     identity = getattr(credentials, "service_account_email", "") or "application default credentials"
-    return Google(str(credentials.token), identity, addresses, patience=patience)
+    return Google(str(credentials.token), identity, patience=patience)
