@@ -25,12 +25,6 @@ def problems(**sections: Any) -> list[str]:
     return [*caught.value.lines]
 
 
-def test_a_context_is_all_that_a_stack_must_name() -> None:
-    config = parse(MINIMAL, "test")
-    assert config.cluster.context == "somewhere"
-    assert config.workers.count == 2
-
-
 def test_every_problem_of_a_stack_is_reported_at_once() -> None:
     found = problems(
         cluster={"contxt": "x"},

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from infra.cluster import AUTOSCALER
 from infra.config import StackConfig
 from infra.cost import Estimate
 from infra.eks import cost, machines
@@ -107,23 +106,19 @@ def test_what_the_figures_do_not_say_is_said(changes: dict[str, Any], said: str)
 
 
 def test_every_group_is_on_the_bill() -> None:
-    recording = recorded(STACK)
     stack = parse(stack_file_values(STACK), STACK)
     estimate = billed.estimate(stack)
     assert stack.nodes
-    declared = recording.all("aws:")
+    declared = recorded(STACK).all("aws:")
     # A gateway endpoint is free, an interface endpoint is not.
     assert {item.inputs["vpcEndpointType"] for item in declared if item.kind == "VpcEndpoint"} == {"Gateway"}
     groups = {item.name: item.inputs for item in declared if item.kind == "NodeGroup"}
     system = groups.pop("system")
     assert line(estimate, f"{system['instanceTypes'][0]}, system").what.startswith(_count(system))
-    # One group a zone, of which the training fills one; the autoscaler holds all together to nodes.max.
+    # One group a zone, of which the training fills one; the autoscaler holds all to nodes.max (test_eks_nodes.py).
     for workers in groups.values():
         assert workers["instanceTypes"][0] == stack.nodes.machine_type
         assert workers["scalingConfig"]["minSize"] == 0
-    autoscaler = recording.one("Deployment", AUTOSCALER).inputs
-    total = stack.nodes.max + int(system["scalingConfig"]["maxSize"])
-    assert f"--max-nodes-total={total}" in str(autoscaler["spec"]["template"]["spec"]["containers"][0])
     assert line(estimate, "workers, spot").what.startswith(f"0 to {stack.nodes.max} x ")
     disks = {
         item.name: item.inputs["blockDeviceMappings"][0]["ebs"]["volumeSize"]

@@ -211,8 +211,3 @@ def test_a_cloud_s_state_does_not_belong_where_the_local_stack_has_its_own(
     finding = next(item for item in diagnose("gcp-a100") if item.key == "state")
     assert finding.level == "problem"
     assert "an empty passphrase" in finding.text
-
-
-def test_an_unknown_stack(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--stack", "nowhere"]) == 2
-    assert "no stack 'nowhere'" in capsys.readouterr().err

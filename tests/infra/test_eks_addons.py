@@ -92,17 +92,9 @@ def test_a_drift_check_asks_for_no_newer_versions(monkeypatch: pytest.MonkeyPatc
     assert set(versions(record(STACK, changed(STACK))).values()) == {None}
 
 
-@pytest.mark.parametrize("stack", [STACK, "aws-smoke"])
-def test_policies_hold_from_a_pods_first_packet_and_system_pods_start_under_them(stack: str) -> None:
-    """In strict mode a pod that no policy selects reaches nothing: without one, CoreDNS and the EFS driver, for whose
-    pods EKS waits, would never be ready."""
-    found = recorded(stack)
-    policy = found.one("NetworkPolicy", "system")
-    for name in ("coredns", EFS):
-        assert policy.urn in found.earlier(found.one("Addon", name))
-    groups = [item.urn for item in found.resources if item.kind == "NodeGroup"]
-    assert not set(groups) & set(found.earlier(policy)), "it needs no node, and CoreDNS waits for it"
-    # Each namespace with pods of ours has a policy for all of them.
+def test_each_namespace_with_pods_has_a_policy_for_all_of_them() -> None:
+    """In strict mode a pod that no policy selects reaches nothing. What comes before it: test_order.py."""
+    found = recorded(STACK)
     pods = [item for item in found.resources if item.type.startswith("kubernetes:") and "template" in str(item.inputs)]
     spaces = {item.inputs["metadata"]["namespace"] for item in pods if "namespace" in item.inputs.get("metadata", {})}
     covered = {

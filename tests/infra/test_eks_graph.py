@@ -100,14 +100,3 @@ def test_own_buckets_are_read_by_the_dataset_job_alone() -> None:
     assert dataset.inputs["spec"]["template"]["spec"]["serviceAccountName"] == "dataset"
     assert found.one("PodIdentityAssociation", "reader").urn in found.earlier(dataset), "or its pods get no role"
     assert "serviceAccountName" not in pod(found, "Job", "training")
-
-
-def test_node_repair_sees_faults_of_accelerators_on_their_tainted_nodes() -> None:
-    found = stack()
-    agent = found.one("Addon", "eks-node-monitoring-agent")
-    (toleration,) = json.loads(agent.inputs["configurationValues"])["dcgmAgent"]["tolerations"]
-    for group in (item for item in found.resources if item.kind == "NodeGroup"):
-        assert group.inputs["nodeRepairConfig"] == {"enabled": True}
-        assert agent.urn in found.earlier(group)
-        for taint in group.inputs.get("taints", []):
-            assert (toleration["key"], toleration["operator"]) == (taint["key"], "Exists")

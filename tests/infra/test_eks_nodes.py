@@ -35,25 +35,6 @@ def test_more_nodes_change_the_autoscaler_and_no_group_that_trains() -> None:
         assert f"--max-nodes-total={nodes + system:g}" in str(arguments)
 
 
-def test_workers_are_wanted_from_the_zones_in_their_order() -> None:
-    """Gradients that cross a zone are billed by the GB, so one zone is filled before the next is tried."""
-    groups = workers(stack())
-    assert [group.name for group in groups] == [f"workers-{zone}" for zone in ZONES]
-    for zone, group in zip(ZONES, groups, strict=True):
-        (subnet,) = group.inputs["subnetIds"]
-        made = stack().one("Subnet", f"nodes-{zone}")
-        assert made.inputs["availabilityZoneId"] == zone
-        assert made.urn in group.dependencies
-        assert subnet
-    text = stack().one("ConfigMap", "cluster-autoscaler-priorities").inputs["data"]["priorities"]
-    ranks = dict(line.split(": ", 1) for line in text.splitlines())
-    by_rank = [json.loads(ranks[rank]) for rank in sorted(ranks, key=int, reverse=True)]
-    assert by_rank == [*([f"^eks-workers-{zone}-.*"] for zone in ZONES), [".*"]]
-    assert (
-        "--expander=priority,least-waste" in pod(stack(), "Deployment", "cluster-autoscaler")["containers"][0]["args"]
-    )
-
-
 def test_local_disks_are_scratch_and_the_times_of_a_shutdown_are_the_images() -> None:
     """The image has 150 s, 30 of them for the node's pods: a drop-in of ours would cut a trainer's grace period."""
     assert "application/node.eks.aws" in user_data(stack())

@@ -76,8 +76,3 @@ def test_every_resource_comes_after_all_that_it_needs_and_the_doctor_asks_for_it
 def test_every_version_has_what_the_nodes_count_on() -> None:
     oldest = float(features("eks")["nodes"].versions["eks"])
     assert all(float(version) >= oldest for version in get_args(EksConfig.model_fields["version"].annotation))
-
-
-def test_who_makes_nodes_with_tags_needs_the_right_to_start_machines() -> None:
-    """EKS checks it where a launch template has tags (launch-templates.html, "Tagging Amazon EC2 instances")."""
-    assert features("eks")["nodes"].permissions["ec2:RunInstances"]

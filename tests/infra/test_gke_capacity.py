@@ -62,23 +62,6 @@ def test_a_pool_for_each_way(name: str, consumption: str, fallback: str, made: l
     assert (LABEL in pod(recording)["nodeSelector"]) is (len(made) > 1)
 
 
-@pytest.mark.parametrize(
-    ("consumption", "fallback", "ours"),
-    [
-        ("flex_start", "none", {"workers": False}),
-        ("queued", "none", {"workers": False}),
-        ("spot", "on_demand", {"workers": True, "workers-flex-start": False, "workers-on-demand": True}),
-    ],
-)
-def test_where_gke_sets_the_upgrade_strategy_we_declare_none(
-    consumption: str, fallback: str, ours: dict[str, bool]
-) -> None:
-    """The provider does not take GKE's SHORT_LIVED: each preview would show another as a change (sets.yaml)."""
-    values = changed("gcp-a100", nodes={"consumption": consumption, "fallback": fallback}, check={"enabled": False})
-    made = pools(record("gcp-a100", values))
-    assert {name: "upgradeSettings" in item.inputs for name, item in made.items()} == ours
-
-
 def test_an_elastic_training_runs_on_all_of_them_at_once() -> None:
     """Pods fit the nodes of every pool, and are created after their ComputeClass."""
     made = stack(fallback="on_demand")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pulumi
 import pytest
 
 from infra.config import ConfigError
 from infra.parse import parse
-from review.recording import record
 from tests.infra.recorded import changed
 
 
@@ -17,11 +15,6 @@ def problems(stack: str, **sections: dict[str, Any] | None) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parse(changed(stack, **sections), stack)
     return [*caught.value.lines]
-
-
-def test_the_rules_stop_the_program_before_anything_is_made() -> None:
-    with pytest.raises(pulumi.RunError, match=r"invalid configuration of stack gcp-a100 \(1 problem\)"):
-        record("gcp-a100", changed("gcp-a100", nodes={"localSsds": 3}))
 
 
 def test_all_problems_of_a_cloud_stack_come_at_once() -> None:

@@ -78,15 +78,3 @@ def test_pods_beside_the_volume_serve_nfs_and_nothing_else(storage: dict[str, ob
     assert {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]} in policies
     opened = [rule for policy in policies for rule in [*policy.get("ingress", []), *policy.get("egress", [])]]
     assert opened == ([] if storage else [{"ports": [{"port": 2049, "protocol": "TCP"}]}])
-
-
-@pytest.mark.parametrize(("kind", "size"), [("nfs", 250), ("filestore", 1024)])
-def test_the_volumes_address_is_wired_and_never_a_name(kind: str, size: int) -> None:
-    """A node cannot resolve a name that only pods can."""
-    found = record("gcp-c3", changed("gcp-c3", storage={"kind": kind, "sizeGib": size}))
-    (mounted,) = [item for item in found.resources if item.kind == "PersistentVolume" and "nfs" in item.inputs["spec"]]
-    server = mounted.inputs["spec"]["nfs"]["server"]
-    assert all(part.isdigit() for part in server.split(".")), server
-    source = found.one("Instance") if kind == "filestore" else found.one("Service", "nfs-server")
-    assert source.urn in found.earlier(mounted)
-    assert found.outputs["storageAddress"].startswith(server)

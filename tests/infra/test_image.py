@@ -165,6 +165,9 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         program.write_text(f'#!/bin/sh\necho "{name} $*" >> {notes}\n{text}\n')
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    # `local use` without bringing the node up.
+    monkeypatch.setattr("local.commands.up", lambda context: 0)
+    monkeypatch.setattr("local.environment.variables", lambda: dict(os.environ))
     return notes
 
 
@@ -181,8 +184,6 @@ def test_another_cluster_without_a_registry_keeps_none_of_the_cluster_before(
     before: str, docker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a registry: tests/local/test_another_cluster.py."""
-    monkeypatch.setattr("local.commands.up", lambda context: 0)
-    monkeypatch.setattr("local.environment.variables", lambda: dict(os.environ))
     monkeypatch.setattr("infra.stackfiles.stack_file_values", lambda stack: {"cluster": {"context": before}})
     assert main(["local", "use", "kind-kind"]) == 0
     removed = [] if before == "kind-kind" else ["image.registry", "image.buildx"]
@@ -194,11 +195,7 @@ def test_another_cluster_without_a_registry_keeps_none_of_the_cluster_before(
 
 
 @pytest.mark.usefixtures("kind")
-def test_a_builder_whose_image_cannot_be_pulled_is_one_line(
-    docker: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("local.commands.up", lambda context: 0)
-    monkeypatch.setattr("local.environment.variables", lambda: dict(os.environ))
+def test_a_builder_whose_image_cannot_be_pulled_is_one_line(docker: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = docker.parent / "bin" / "docker"
     program.write_text('#!/bin/sh\necho "ERROR: failed to pull: i/o timeout" >&2\nexit 1\n')
     assert main(["local", "use", "kind-kind", "--registry", "localhost:5001"]) == 1
@@ -207,11 +204,7 @@ def test_a_builder_whose_image_cannot_be_pulled_is_one_line(
     )
 
 
-def test_going_back_to_this_machines_node_forgets_registry_and_builder(
-    docker: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("local.commands.up", lambda context: 0)
-    monkeypatch.setattr("local.environment.variables", lambda: dict(os.environ))
+def test_going_back_to_this_machines_node_forgets_registry_and_builder(docker: Path) -> None:
     assert main(["local", "use", "trainyard-local"]) == 0
     assert docker.read_text().splitlines()[2:] == [
         "pulumi config rm --stack local --path image.registry",

@@ -181,7 +181,6 @@ def test_a_real_value_is_read(stack: str, key: str, value: Any, read: Any) -> No
             {"machineType": "c7i.4xlarge", "alternatives": []},
             "each worker here has an accelerator; allowed: g4",
         ),
-        ("gcp-a100", {"machineType": "a3-ultragpu-8g"}, "no worker here has its nvidia-h200-141gb; allowed: a2-high"),
         ("aws-g4dn", {"machineType": "gr6.4xlarge"}, "with its nvidia-l4: g6.4xlarge, "),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from review.recording import Recorded, record_anywhere
-from tests.infra.recorded import changed
+from tests.infra.recorded import changed, recorded
 
 #: The kinds whose deletion Pulumi does not wait for with pulumi.com/skipAwait; they stay until their pods are gone
 #: (pulumi-kubernetes 4.34.2, provider/pkg/metadata/overrides.go, allowsSkipAwaitWithDelete).
@@ -58,5 +58,5 @@ def assert_each_object_keeps_its_owner(before: Iterable[Recorded], after: Iterab
 )
 def test_each_object_keeps_its_owner(stack: str, change: dict[str, dict[str, Any]]) -> None:
     """Both directions: one resource declares an object before and after."""
-    before, after = (record_anywhere(stack, changed(stack, **each)).resources for each in ({}, change))
-    assert_each_object_keeps_its_owner(before, after)
+    after = record_anywhere(stack, changed(stack, **change))
+    assert_each_object_keeps_its_owner(recorded(stack).resources, after.resources)

@@ -137,7 +137,7 @@ def _xml(request: Any, content: str, status: int = 200) -> AWSResponse:
     return AWSResponse(request.url, status, {}, Raw(content.encode()))  # pyrefly: ignore[bad-argument-type]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def moto() -> Iterator[str]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -146,7 +146,7 @@ def moto() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def echo() -> Iterator[str]:
     """Address of a server that returns the caller's address, as AWS's own service does."""
 
