@@ -15,7 +15,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError
-from cli.cluster import LOG_LINES, TRAINED, GoneError, TrainingJob, asking, end_of, pods_of, workers
+from cli.cluster import LOG_LINES, TRAINED, GoneError, TrainingJob, asking, condition, end_of, pods_of, workers
 from cli.logs import lines
 from cli.target import Kubeconfig, RunningStack, Target, TrainingName, chosen, run
 from cli.training_status import summarize
@@ -50,7 +50,7 @@ def _stop(target: Target) -> None:
     found, pods = job.read()
     end = end_of(found)
     if end.get("type") == "Queued":
-        _suspend(job, found, datetime.now(UTC).isoformat(timespec="seconds"))
+        _suspend(job, found)
         _say(f"{job.name}: was queued, and is stopped; to go on: {target.resume}")
         return
     if end:
@@ -58,7 +58,7 @@ def _stop(target: Target) -> None:
         return
     running = workers(pods, "Pending")
     with _logs(job, workers(pods)) as logs:
-        _suspend(job, found, datetime.now(UTC).isoformat(timespec="seconds"))
+        _suspend(job, found)
         _say(f"{job.name}: {len(running)} {'pod saves and leaves' if len(running) == 1 else 'pods save and leave'}")
         _await_pods(job, running)
     found, _ = job.read()
@@ -69,9 +69,8 @@ def _stop(target: Target) -> None:
         return
     last = newest(map(of_line, logs))
     if last.state == "done":
-        when = datetime.now(UTC).isoformat(timespec="seconds")
         with asking(f"Job {job.namespace}/{job.name}", verb="change"):
-            job.batch.patch_namespaced_job(job.name, job.namespace, {"metadata": {"annotations": {TRAINED: when}}})
+            job.batch.patch_namespaced_job(job.name, job.namespace, {"metadata": {"annotations": {TRAINED: _now()}}})
         _say(f"{job.name}: its last step was done before it could be stopped: it is trained")
         return
     if last.state in ("terminated", "restarting") and last.message:
@@ -122,7 +121,7 @@ def _is_made_again(target: Target, asked: bool) -> bool:
         if end.get("type") == "Stopped" or (end.get("type") == "Queued" and asked):
             said = f"{end['type'].lower()} {end['message'].partition(';')[0]}"
             _say(f"{job.name}: was {said}; resumes from its newest checkpoint")
-            _suspend(job, found, None)
+            _suspend(job, found, stop=False)
             return False
         if end.get("type") != "Failed":
             if asked:
@@ -135,7 +134,7 @@ def _is_made_again(target: Target, asked: bool) -> bool:
             pods = pods_of(job.core, job.namespace, job.name)
         reason = "was deleted"
     _say(f"{job.name}: {reason}; starts again from its newest checkpoint")
-    _await_pods(job, [pod for pod in pods if pod["status"].get("phase") not in ENDED])
+    _await_pods(job, pods)
     return True
 
 
@@ -146,9 +145,8 @@ def _await_end(
 
     Such as after an `up` with fewer workers, of which Kubernetes had given up too many.
     """
-    told = found["status"].get("conditions") or []
-    if any((each["type"], each["status"]) == ("FailureTarget", "True") for each in told) and not end_of(found):
-        _await_pods(job, [pod for pod in pods if pod["status"].get("phase") not in ENDED])
+    if condition(found, "FailureTarget") and not end_of(found):
+        _await_pods(job, pods)
         deadline = time.monotonic() + LATE
         while not end_of(found) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
@@ -158,6 +156,10 @@ def _await_end(
 
 def _say(text: str) -> None:
     print(plain(text), flush=True)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _told(end: dict[str, Any]) -> str:
@@ -187,13 +189,13 @@ def _logs(job: TrainingJob, pods: list[dict[str, Any]]) -> Iterator[list[str]]:
         yield found
 
 
-def _suspend(job: TrainingJob, found: dict[str, Any], stopped: str | None) -> None:
-    """Suspend the Job, marked with the time, or let it go on (None). Its pods are deleted, with notice, or made.
+def _suspend(job: TrainingJob, found: dict[str, Any], stop: bool = True) -> None:
+    """Suspend the Job, marked with the time, or let it go on. Its pods are deleted, with notice, or made.
 
     A person's word ends a wait in the queue.
     """
-    marked = {"metadata": {"annotations": {STOPPED: stopped, QUEUED: None}}}
-    wanted = {"spec": {"suspend": stopped is not None}}
+    marked = {"metadata": {"annotations": {STOPPED: _now() if stop else None, QUEUED: None}}}
+    wanted = {"spec": {"suspend": stop}}
     owners = found["metadata"].get("ownerReferences") or []
     with asking(f"Job {job.namespace}/{job.name}", verb="change"):
         if jobset := next((owner["name"] for owner in owners if owner["kind"] == "JobSet"), None):
@@ -211,7 +213,7 @@ def grace_of(pod: dict[str, Any]) -> int:
 
 
 def _await_pods(job: TrainingJob, leaving: list[dict[str, Any]]) -> None:
-    """Wait until these pods have ended: no other training may write into their run's folder before."""
+    """Wait until all of these pods have ended: no other training may write into their run's folder before."""
     names = {pod["metadata"]["name"]: (pod.get("spec") or {}).get("nodeName") or "no node" for pod in leaving}
     deadline = time.monotonic() + max(map(grace_of, leaving), default=0) + LATE
     while True:

@@ -90,13 +90,17 @@ class Pod:
         output, said = (each.decode("utf-8", "replace") for each in (done.stdout, done.stderr))
         return done.returncode, output if done.returncode == 0 else "\n".join([output, *error_lines(said)])
 
-    def ask(self, *arguments: str) -> list[dict[str, Any]]:
-        """What `python -m trainer.volume` tells. Raises CommandError."""
-        code, text = self.run("python", "-m", "trainer.volume", *arguments, seconds=LOOK_SECONDS)
+    def tell(self, *words: str, seconds: float | None = None) -> str:
+        """What a command tells. Raises CommandError where it fails."""
+        code, text = self.run(*words, seconds=seconds)
         if code:
             raise CommandError(plain(last_line(text)))
+        return text
+
+    def ask(self, *arguments: str) -> list[dict[str, Any]]:
+        """What `python -m trainer.volume` tells. Raises CommandError."""
         try:
-            return json.loads(text)
+            return json.loads(self.tell("python", "-m", "trainer.volume", *arguments, seconds=LOOK_SECONDS))
         except ValueError:
             raise CommandError("the connection to the cluster broke; run the same command again") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,7 +85,8 @@ def _destination(source: str, config: StackConfig, stack: str, follow_links: boo
         asked = training.question_answering
         read |= {*each.dataset.input, each.dataset.tokenizer, asked.train, asked.validation}
         read |= {training.model.name, training.model.config, training.distillation.teacher}
-    if not any(PurePosixPath(DATA, name).is_relative_to(inside) for name in read if name):
+    # What is read may lie in it, hold it, or be a pattern.
+    if not any(all(map(fnmatch, inside.parts, PurePosixPath(DATA, name).parts)) for name in read if name):
         advice = " ".join(use(path, str(inside), stack).split())
         raise CommandError(f"--data {source}: stack {stack} does not read {inside}. {advice}", code=2)
     return folder if path.is_file() else str(inside)

@@ -29,7 +29,7 @@ def ls(path: Place = "", stack: RunningStack = "", kubeconfig: Kubeconfig = None
     """Hidden names, which are incomplete files and notes, are left out; `trainyard du` has them."""
     place = below(path)
     with volume_pod(targets_of(stack, kubeconfig)[0]) as (pod, _):
-        told = _tell(pod, "ls", "-gohpb", "--time-style=long-iso", "--", place)
+        told = pod.tell("ls", "-gohpb", "--time-style=long-iso", "--", place)
     print(plain(told), end="")
 
 
@@ -38,7 +38,7 @@ def du(path: Place = "", stack: RunningStack = "", kubeconfig: Kubeconfig = None
     place = below(path)
     with volume_pod(targets_of(stack, kubeconfig)[0]) as (pod, _):
         found = _sizes(pod, place, depth=1)
-        free, size = _tell(pod, "df", "--block-size=1", "--output=avail,size", "--", place).split()[-2:]
+        free, size = pod.tell("df", "--block-size=1", "--output=avail,size", "--", place).split()[-2:]
     print("\n".join(found))
     print(f"{decimal(int(free))} of the volume's {decimal(int(size))} are free")
 
@@ -67,14 +67,6 @@ def rm(
     with volume_pod(targets[0]) as (pod, _):
         pod.ask("remove", DATA, *names)
     print(f"removed {plain(', '.join(places))}")
-
-
-def _tell(pod: Pod, *words: str) -> str:
-    """What a program tells. Raises CommandError."""
-    code, text = pod.run(*words)
-    if code:
-        raise CommandError(plain(last_line(text)))
-    return text
 
 
 def _sizes(pod: Pod, *places: str, depth: int = 0) -> list[str]:

@@ -261,7 +261,7 @@ def test_data_is_uploaded_between_the_volume_and_the_training_in_one_command(
     monkeypatch.setattr("cli.upload.send", send)
     values: dict[str, Any] = {"cluster": {"context": "kind-kind"}, "image": {"registry": "r:1"}}
     values |= {
-        "dataset": {"input": ["/data/book.txt", "corpus/*.md"], "tokenizer": "/data/words"},
+        "dataset": {"input": ["*.txt", "corpus/*.md"], "tokenizer": "/data/words"},
         "training": {"model": {"name": "/data/models/base"}},
     }
     config = {f"trainyard:{key}": value for key, value in values.items()}
