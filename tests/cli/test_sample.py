@@ -109,6 +109,7 @@ def test_a_run_goes_on_with_a_text_and_notes_what_is_shortened(
     [
         (["sample", "--run", "none"], 2, "runs/none: no such run; `trainyard runs` lists them all"),
         (["sample", "--run", "begun"], 1, "runs/begun has no checkpoint yet; `trainyard status` says"),
+        (["chat"], 1, "has no chat template, which fine-tuning on conversations gives"),
         (["export", "--to", "x", "--on-volume", "y"], 2, "--to and --on-volume: give one of them"),
         (["export", "--to", "full"], 2, "--to full: holds other files; give a folder that is new, empty or of "),
     ],

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pty
 import signal
 import sys
 from pathlib import Path
@@ -150,18 +151,23 @@ def test_every_mistake_of_a_stack_file_is_told_before_anything_is_made(
     assert typed.read_text() == ""
 
 
-def test_ctrl_c_reaches_pulumi_which_ends_what_it_has_begun(typed: Path) -> None:
+@pytest.mark.parametrize("terminal", [False, True])
+def test_ctrl_c_reaches_pulumi_which_ends_what_it_has_begun(terminal: bool, typed: Path) -> None:
     program = typed.with_name("pulumi")
     program.write_text(
         f"#!{sys.executable}\nimport signal, sys, time\nif 'export' in sys.argv:\n    print('{{}}'); sys.exit()\n"
-        f"def end(*_):\n    time.sleep(0.5); open({str(typed)!r}, 'a').write('ended\\n'); sys.exit(5)\n"
+        f"def end(*_):\n    time.sleep(0.2); open({str(typed)!r}, 'a').write('ended\\n'); sys.exit(5)\n"
         f"signal.signal(signal.SIGINT, end)\nopen({str(typed)!r}, 'a').write('began\\n')\n"
         "time.sleep(30) if 'destroy' in sys.argv else None\n"
     )
-    process = fork(["cli", "down", "--stack", "gcp-c3", "--yes"], {**os.environ}, (-1, -1, -1))
+    ours, theirs = pty.openpty()
+    streams = (theirs, theirs, theirs) if terminal else (-1, -1, -1)
+    process = fork(["cli", "down", "--stack", "gcp-c3", "--yes"], {**os.environ}, streams)
     until(lambda: "began" in typed.read_text(), "Pulumi has begun")
     os.killpg(process, signal.SIGINT)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 5
+    os.close(ours)
+    os.close(theirs)
     assert typed.read_text() == "began\nended\n"
 
 
