@@ -15,6 +15,7 @@ import pytest
 from review.reference import figures
 from tests.trainer.conftest import ROOT
 from trainer.config.schema import EXAMPLES
+from trainer.data import sources
 from trainer.train.metrics import StepFigures
 
 
@@ -44,7 +45,9 @@ def test_every_event_that_the_trainer_tells_is_explained() -> None:
 def test_the_commands_work_as_they_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each `python -m trainer...` of both documents, in their order, with a short training and a local model."""
+    """Each `python -m trainer...` of both documents, in their order, with little text, few steps and a local model."""
+    (tmp_path / "opticks.txt").write_text(sources.SAMPLE.read_text("utf-8")[:60_000], "utf-8")
+    monkeypatch.setattr(sources, "SAMPLE", tmp_path / "opticks.txt")
     monkeypatch.setattr("sys.stdin", io.StringIO("The rays"))
     monkeypatch.setattr("trainer.report.vega", str)
     done: list[str] = []
@@ -60,6 +63,7 @@ def test_the_commands_work_as_they_are_written(
             if module == "trainer.train":
                 arguments += ["sequence_length=32", "micro_batch=1", "tokens_per_step=64"]
                 arguments += ["steps=2", "evaluation.batches=2", "metrics.tensorboard=false"]
+                arguments += ["evaluation.sample_tokens=4"]
             if "gpt2" in arguments:
                 arguments[arguments.index("gpt2")] = str(tmp_path / "runs/first/checkpoints/step-00000002/model")
             if module == "trainer.report":

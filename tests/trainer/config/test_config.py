@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.config import schema as config
@@ -169,6 +169,7 @@ def test_a_file_that_is_no_mapping_is_told(tmp_path: Path) -> None:
         assert len(problems("--config", str(file))) == 1
 
 
+@settings(max_examples=30)
 @given(st.dictionaries(st.sampled_from(sorted(config.flat(config.Config()))), st.text(max_size=12), max_size=5))
 def test_no_value_gives_anything_but_a_configuration_or_a_list_of_problems(values: dict[str, str]) -> None:
     with contextlib.suppress(UserError):

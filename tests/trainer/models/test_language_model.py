@@ -23,13 +23,9 @@ VOCABULARY = 300
 
 
 @pytest.fixture
-def inductor_cache(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep compiled kernels from run to run: the C++ compiler takes half a minute the first time."""
-    cache = request.config.cache
-    assert cache is not None
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache.mkdir("inductor")))
-    # The cache's key is pickled, and pickle looks up names in each module: all of Pulumi's lazy modules would load,
-    # half of the time of a first compilation. The trainer never runs beside them.
+def without_pulumi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key of inductor's cache is pickled, and pickle looks up names in each module: all of Pulumi's lazy modules
+    would load, half of the time of a first compilation. The trainer never runs beside them."""
     for name in [name for name in sys.modules if name.startswith("pulumi")]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -262,12 +258,16 @@ def test_attention_in_bf16_bears_keys_with_a_large_common_part(shared: bool) -> 
         assert (one - reference).norm() / reference.norm() < 0.02
 
 
-@can_compile
-@pytest.mark.usefixtures("inductor_cache")
-def test_compiled_in_bf16_stays_close_to_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole fast path once: one graph for the blocks, attention in blocks, the head through inductor."""
+@pytest.mark.parametrize(
+    ("backend", "tiles"), [pytest.param("inductor", True, marks=can_compile), ("aot_eager", False)]
+)
+@pytest.mark.usefixtures("without_pulumi")
+def test_compiled_in_bf16_stays_close_to_fp32(backend: str, tiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One graph for the blocks: through the C++ compiler with torch's attention, and traced with ours in blocks, whose
+    dozen further kernels take the compiler as long again."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     monkeypatch.setattr(attention, "ROWS", 32)
-    monkeypatch.setattr(attention, "TILES", False)
+    monkeypatch.setattr(attention, "TILES", tiles)
     net = network(sharp=2.0)
     inputs, targets = windows()
     reference, theirs = gradients(net, lambda: toy.token_loss(net, inputs, targets))
@@ -280,9 +280,9 @@ def test_compiled_in_bf16_stays_close_to_fp32(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_loss_curve_in_bf16_is_that_of_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred steps on a text that can be learned, through all of the fast path: the curves differ about as much as
-    those of two fp32 trainings, of which one begins with weights rounded to bf16."""
-    monkeypatch.setattr(attention, "ROWS", 32)
+    """Forty steps on a text that can be learned, through all of the fast path: the curves differ about as much as those
+    of two fp32 trainings, of which one begins with weights rounded to bf16."""
+    monkeypatch.setattr(attention, "ROWS", 16)
     monkeypatch.setattr(attention, "TILES", False)
 
     def curve(dtype: torch.dtype, rounded: bool = False) -> torch.Tensor:
@@ -290,13 +290,13 @@ def test_the_loss_curve_in_bf16_is_that_of_fp32(monkeypatch: pytest.MonkeyPatch)
         with torch.no_grad():
             for value in net.parameters() if rounded else ():
                 value.copy_(value.bfloat16())
-        ours, adam = LanguageModel(net), torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=0.1)
+        ours, adam = LanguageModel(net), torch.optim.AdamW(net.parameters(), lr=1e-2, weight_decay=0.1)
         values = []
-        for step in range(100):
+        for step in range(40):
             start = torch.randint(0, 7, (8, 1), generator=torch.Generator().manual_seed(step))
-            ids = (start + torch.arange(49)) ** 2 % 41
+            ids = (start + torch.arange(25)) ** 2 % 41
             with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-                loss = ours(ids[:, :-1].contiguous(), ids[:, 1:].contiguous()) / (8 * 48)
+                loss = ours(ids[:, :-1].contiguous(), ids[:, 1:].contiguous()) / (8 * 24)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             adam.step()
