@@ -137,7 +137,7 @@ def test_a_checkpoint_is_taken_up_bit_for_bit(
     def save(weights: dict[str, torch.Tensor], folder: Path) -> None:
         work.net.save_pretrained(folder, state_dict=weights)
 
-    write_checkpoint(tmp_path, 2, Snapshot(held, moments, state.small, {}), save, "")
+    write_checkpoint(tmp_path, 2, Snapshot(held, moments, state.state, {}), save, "")
     small.steps(first, device, 2, 4)
 
     again = small.work(torch.device("cpu"))

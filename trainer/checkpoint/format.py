@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,9 +56,9 @@ ModelWriter = Callable[["dict[str, torch.Tensor]", Path], None]
 class Snapshot:
     """The state of a run after a step, by names that depend on neither the engine nor the number of workers."""
 
-    weights: "Mapping[str, torch.Tensor]"
+    weights: "dict[str, torch.Tensor]"
     """The model's state dict: fp32, full tensors. Tied tensors may be there under each of their names."""
-    optimizer: "Mapping[str, Mapping[str, torch.Tensor]]"
+    optimizer: "dict[str, dict[str, torch.Tensor]]"
     """By parameter name, then by state: {"transformer.wte.weight": {"exp_avg": ..., "exp_avg_sq": ..., "step": ...}}.
     Full tensors, in whatever type the optimizer keeps them."""
     state: dict[str, Any] = field(default_factory=dict)
@@ -119,7 +119,7 @@ def _write_files(path: Path, step: int, snapshot: Snapshot, write_model: ModelWr
     from safetensors.torch import save_file
 
     (path / "model").mkdir()
-    write_model(dict(snapshot.weights), path / "model")
+    write_model(snapshot.weights, path / "model")
     tensors = {f"{name}/{key}": value for name, part in snapshot.optimizer.items() for key, value in part.items()}
     save_file(tensors, path / OPTIMIZER)
     (path / CONFIGURATION).write_text(configuration, encoding="utf-8")

@@ -8,7 +8,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,7 +128,7 @@ class Saver:
             copies[same] = buffer.copy_(tensor, non_blocking=True)
             return buffer
 
-        def all_of(prefix: str, tensors: "Mapping[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
+        def all_of(prefix: str, tensors: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
             return {name: copied(f"{prefix}/{name}", tensor) for name, tensor in tensors.items()}
 
         copy = replace(

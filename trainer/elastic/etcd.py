@@ -119,8 +119,6 @@ class Etcd:
 
     def get_many(self, keys: list[str]) -> list[Value | None]:
         """Read all keys in one request."""
-        if not keys:
-            return []
         body = {"success": [{"request_range": {"key": _encode(key)}} for key in keys]}
         replies = self._call("/kv/txn", body)["responses"]
         found = [reply["response_range"].get("kvs") for reply in replies]
@@ -156,8 +154,7 @@ class Etcd:
         def body(lease: str) -> dict[str, Any]:
             return {"success": [_put(key, value, lease) for key, value in values.items()]}
 
-        if values:
-            self._write("/kv/txn", body)
+        self._write("/kv/txn", body)
 
     def swap(self, key: str, value: bytes, revision: int) -> tuple[bool, Value | None]:
         """Write when the key's mod revision is still `revision` (0: when there is no such key).

@@ -8,11 +8,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from trainer.checkpoint.format import Snapshot
 from trainer.config.schema import Config
 from trainer.models import adapters, weight_cache
 from trainer.parallel import optimizer
 from trainer.parallel.communication import TYPES, Clock, ring_bytes, wire
-from trainer.parallel.engine import Outcome, State
+from trainer.parallel.engine import Outcome
 from trainer.parallel.optimizer import Tensors
 from trainer.parallel.world import World
 from trainer.tasks.work import Work
@@ -95,8 +96,8 @@ class DdpEngine:
             each.zero_grad(set_to_none=True)
         return Outcome(norm, skipped)
 
-    def state(self) -> State:
-        return State(adapters.trainables(self._net), optimizer.state(self._optimizers, self._net), self._small())
+    def state(self) -> Snapshot:
+        return Snapshot(adapters.trainables(self._net), optimizer.state(self._optimizers, self._net), self._small())
 
     def load(self, optimizer_state: Tensors, small: dict[str, Any]) -> None:
         optimizer.load_state(self._optimizers, self._net, optimizer_state)

@@ -17,13 +17,14 @@ import torch
 from torch import nn
 
 from trainer import log
+from trainer.checkpoint.format import Snapshot
 from trainer.config import deepspeed_json
 from trainer.config.schema import Config
 from trainer.errors import UserError
 from trainer.models import adapters
 from trainer.parallel import optimizer
 from trainer.parallel.communication import ring_bytes, wire
-from trainer.parallel.engine import Outcome, State
+from trainer.parallel.engine import Outcome
 from trainer.parallel.optimizer import Tensors
 from trainer.parallel.world import World, ensure_group
 from trainer.tasks.work import Work
@@ -102,7 +103,7 @@ class DeepSpeedEngine:
         norm = norm if isinstance(norm, torch.Tensor) else torch.tensor(float("nan") if norm is None else norm)
         return Outcome(norm, torch.tensor(0.0 if applied else 1.0))
 
-    def state(self) -> State:
+    def state(self) -> Snapshot:
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
         first, trained = self._world.first, adapters.trained(self._net)
@@ -129,7 +130,7 @@ class DeepSpeedEngine:
         small = {"scaler": {"scale": self._scale, "growth_factor": 2.0, "backoff_factor": 0.5}} if self._scaling else {}
         if self._scaling:
             small["scaler"] |= {"growth_interval": GROWTH_INTERVAL, "_growth_tracker": self._good}
-        return State(weights, tensors, small)
+        return Snapshot(weights, tensors, small)
 
     def load(self, optimizer_state: Tensors, small: dict[str, Any]) -> None:
         from deepspeed.utils import safe_set_full_optimizer_state

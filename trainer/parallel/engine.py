@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
+from trainer.checkpoint.format import Snapshot
 from trainer.parallel.optimizer import Tensors
-from trainer.tasks.work import Weights
 
 
 @dataclass(frozen=True)
@@ -21,18 +21,6 @@ class Outcome:
     """Before clipping."""
     skipped: torch.Tensor
     """fp32 scalar, the same on every worker: 1 when the gradient was not finite and nothing was updated."""
-
-
-@dataclass(frozen=True)
-class State:
-    """The state that a checkpoint holds, independent of the engine and the number of workers."""
-
-    weights: Weights
-    optimizer: Tensors
-    small: dict[str, Any]
-    """JSON: the loss scaler's state."""
-    owned: bool = False
-    """Whether these tensors are already in host memory and no longer change."""
 
 
 class Engine(Protocol):
@@ -53,12 +41,12 @@ class Engine(Protocol):
         """Clip and update with this learning rate. `number`: steps from 1."""
         ...
 
-    def state(self) -> State:
-        """Collective. Only the first worker's result is used; the others' may be empty."""
+    def state(self) -> Snapshot:
+        """For a checkpoint. Collective. Only the first worker's result is used; the others' may be empty."""
         ...
 
     def load(self, optimizer_state: Tensors, small: dict[str, Any]) -> None:
-        """Restore a checkpoint whose weights are already in work.net."""
+        """Restore a checkpoint whose weights are already in work.net. small: Snapshot.state."""
         ...
 
     def take_communication(self) -> tuple[float, int]:

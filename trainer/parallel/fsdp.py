@@ -19,11 +19,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
+from trainer.checkpoint.format import Snapshot
 from trainer.config.schema import Config
 from trainer.parallel import optimizer
 from trainer.parallel.communication import TYPES, ring_bytes, wire
 from trainer.parallel.ddp import DdpEngine
-from trainer.parallel.engine import State
 from trainer.parallel.optimizer import Tensors
 from trainer.parallel.world import World, ensure_group
 from trainer.tasks.work import Work
@@ -65,7 +65,7 @@ class FsdpEngine(DdpEngine):
         self._bytes += self._pass_bytes
         return super().accumulate(batch, weight, last)
 
-    def state(self) -> State:
+    def state(self) -> Snapshot:
         cast("FSDPModule", self._module).reshard()  # an evaluation leaves tensors outside the layers gathered
         weights: dict[str, torch.Tensor] = {}
         found: dict[int, torch.Tensor] = {}
@@ -77,7 +77,7 @@ class FsdpEngine(DdpEngine):
             name: {key: self._whole(value) for key, value in state.items()}
             for name, state in optimizer.state(self._optimizers, self._net).items()
         }
-        return State(weights, tensors, self._small(), owned=True) if self._world.first else State({}, {}, self._small())
+        return Snapshot(weights, tensors, self._small(), owned=True) if self._world.first else Snapshot({}, {})
 
     def load(self, optimizer_state: Tensors, small: dict[str, Any]) -> None:
         parts = {

@@ -30,22 +30,17 @@ def main(arguments: list[str]) -> int:
     except Stopped as end:
         return EXIT_TERMINATED if end.asked else EXIT_RESTART
     except (UserError, TrainingError) as error:
-        report_failure(str(error), EXIT_FATAL)
-        return EXIT_FATAL
+        return report_failure(error, EXIT_FATAL)
     except PermissionError as error:
-        report_failure(str(forbidden(error)), EXIT_FATAL)
-        return EXIT_FATAL
+        return report_failure(forbidden(error), EXIT_FATAL)
     except Retry as error:
-        report_failure(str(error), EXIT_RESTART)
-        return EXIT_RESTART
+        return report_failure(error, EXIT_RESTART)
     except BrokenNode as error:
-        report_failure(str(error), EXIT_BROKEN)
-        return EXIT_BROKEN
+        return report_failure(error, EXIT_BROKEN)
     except BaseException as error:
         if (told := panic(error, "the data")) is None:
             raise
-        report_failure(str(told), EXIT_FATAL)
-        return EXIT_FATAL
+        return report_failure(told, EXIT_FATAL)
     return EXIT_DONE
 
 
@@ -100,17 +95,19 @@ def build(task: "ModuleType", config: Config, run: Path, world: "World") -> "Wor
     return work if len(set(sizes)) == 1 else world.together(lambda: task.build(config, min(sizes)))
 
 
-def report_failure(message: str, code: int) -> None:
-    """Print the message on stderr, and tell the launcher through the error file that torch's agent names.
+def report_failure(error: Exception, code: int) -> int:
+    """Print the error on stderr, tell the launcher through the error file that torch's agent names; return the code.
 
-    The file has the exit code, too: another worker of this node may exit first.
+    The file has it, too: another worker of this node may exit first.
     """
+    message = str(error)
     log.say(message, sys.stderr)
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         extra = {"py_callstack": "", "timestamp": str(int(time.time())), "exit_code": code}
         content = {"message": message, "extraInfo": extra}
         write_json(Path(path), {"message": content}, durable=False)
+    return code
 
 
 if __name__ == "__main__":

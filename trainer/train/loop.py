@@ -13,6 +13,7 @@ import gc
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from trainer import log, record
-from trainer.checkpoint.format import Checkpoint, Snapshot, checkpoint_folder
+from trainer.checkpoint.format import Checkpoint, checkpoint_folder
 from trainer.checkpoint.saver import Saver, retry_pause
 from trainer.config.schema import Config, resolved
 from trainer.contract import DONE
@@ -248,8 +249,8 @@ class Loop:
             state = self.engine.state()
             check_weights(state.weights, self.step, self.world)
             if self.world.first:
-                small = {**state.small, **self.progress.state(), resume.DATA: self.work.data}
-                self.saver.save(self.step, Snapshot(state.weights, state.optimizer, small, self.figures, state.owned))
+                small = {**state.state, **self.progress.state(), resume.DATA: self.work.data}
+                self.saver.save(self.step, replace(state, state=small, figures=self.figures))
             if not self.config.checkpoint.asynchronous:
                 self.idle()
             self.watch.checkpoint += time.perf_counter() - began

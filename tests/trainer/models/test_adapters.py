@@ -229,7 +229,7 @@ def half_precision(world: Any, given: tuple[dict[str, Any], torch.dtype, Path, s
     world.barrier()
     found += toy.steps(engine, world, 2, 3, Batches())
     _, _, again = begin(saved)
-    again.load(torch.load(saved / "optimizer.pt"), state.small)
+    again.load(torch.load(saved / "optimizer.pt"), state.state)
     return {
         "steps": found,
         "resumed": toy.steps(again, world, 2, 3, Batches())[0],

@@ -105,7 +105,7 @@ def test_a_loss_scale_that_was_found_is_resumed() -> None:
     former.accumulate(tuple(map(torch.from_numpy, toy.Batches().get(2, 1))), 1.0, last=True)
     assert float(former.step(0.01, 1).skipped) == 1
     state = former.state()
-    resumed.load(state.optimizer, state.small)
+    resumed.load(state.optimizer, state.state)
     assert resumed.loss_scale == former.loss_scale == 32768
 
 

@@ -48,7 +48,7 @@ def straight_and_resumed(world: Any, changes: dict[str, Any], folder: Path) -> d
     work, (weights, moments) = toy.work(), torch.load(folder / "state.pt")
     work.net.load_state_dict(weights)
     again = build_engine(work, config, world, torch.bfloat16)
-    again.load(moments, state.small)
+    again.load(moments, state.state)
     return {"whole": whole, "resumed": toy.steps(again, world, 2, 4), "bytes": sent, "state": state}
 
 

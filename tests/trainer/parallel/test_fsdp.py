@@ -115,7 +115,7 @@ def by_all_engines(world: Any, folder: Path) -> dict[str, Any]:
                 held = sum(value.to_local().numel() for value in made.net.parameters()) if engine == "fsdp" else 0
                 path = folder / f"{world.size}-{name}-{kind}-{engine}.pt"
                 if world.first:
-                    torch.save((plain(state), state.optimizer, state.small), path)
+                    torch.save((plain(state), state.optimizer, state.state), path)
                 found[f"{name} {kind} {engine}"] = [*curve, *steps(world, built, 2, 4)], plain(built.state())
                 found[f"{name} {kind} {engine} held"] = held
         for before, after in (("ddp", "fsdp"), ("fsdp", "ddp")) if world.size > 1 else ():
