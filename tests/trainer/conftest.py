@@ -257,13 +257,12 @@ def own_etcd(etcd_binary: str, tmp_path: Path) -> Iterator[EtcdServer]:
 
 @pytest.fixture
 def start_launcher(shared_etcd: EtcdServer, tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
-    """Start a node: start_launcher(workers' arguments, options=[...], real (see Launcher), environment={...})."""
+    """Start a node: start_launcher(workers' arguments, options=[...], environment={...})."""
     started: list[Launcher] = []
 
     def start(
         arguments: list[str],
         options: list[str] | None = None,
-        real: bool = False,
         environment: dict[str, str] | None = None,
     ) -> Launcher:
         number = len(started)
@@ -273,7 +272,7 @@ def start_launcher(shared_etcd: EtcdServer, tmp_path: Path) -> Iterator[Callable
         default += ["--local-addr", f"127.0.0.{number + 1}", "--rdzv-conf"]
         default += ["keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1,join_timeout=120"]
         command = [*default, *(options or []), "--", *arguments]
-        started.append(Launcher(command, base, tmp_path / f"launcher-{number}.log", real))
+        started.append(Launcher(command, base, tmp_path / f"launcher-{number}.log"))
         return started[-1]
 
     yield start

@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import runpy
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -192,38 +191,24 @@ def start_round(world: int, arguments: list[str], log: Path, target: Callable[..
 class Launcher:
     """A node in a session of its own, as a pod would run it."""
 
-    def __init__(self, arguments: list[str], environment: dict[str, str], log: Path, real: bool) -> None:
-        """real: run `python -m trainer.launch` as a program, for ten times the CPU time."""
+    def __init__(self, arguments: list[str], environment: dict[str, str], log: Path) -> None:
         self._log = log
         log.touch()
-        self._popen: subprocess.Popen[bytes] | None = None
-        self._forked: BaseProcess | None = None
-        if real:
-            command = [sys.executable, "-m", "trainer.launch", *arguments]
-            with log.open("w") as file:
-                self._popen = subprocess.Popen(
-                    command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-                )
-            self.pid = self._popen.pid
-        else:
-            self._forked = context().Process(target=run_launcher, args=(environment, arguments, str(log)))
-            self._forked.start()
-            assert self._forked.pid is not None
-            self.pid = self._forked.pid
+        self._process = context().Process(target=run_launcher, args=(environment, arguments, str(log)))
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
 
     @property
     def output(self) -> str:
         return self._log.read_text("utf-8")
 
     def poll(self) -> int | None:
-        return self._forked.exitcode if self._forked is not None else self._popen.poll() if self._popen else None
+        return self._process.exitcode
 
     def wait(self, seconds: float) -> int:
-        deadline = time.monotonic() + seconds
-        if self._forked is not None:
-            self._forked.join(seconds)
-        while (code := self.poll()) is None and time.monotonic() < deadline:
-            time.sleep(0.02)
+        self._process.join(seconds)
+        code = self.poll()
         assert code is not None, f"launcher still runs after {seconds} s:\n{self.output}"
         return code
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,34 +28,15 @@ def options(place: EtcdPlace, *more: str) -> list[str]:
     return ["--rdzv-endpoint", place._endpoint, "--rdzv-conf", timing, *more]
 
 
-@pytest.fixture
-def node(place: EtcdPlace, tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
-    """Start a node without --rdzv-id."""
-    started: list[Launcher] = []
-
-    def start(arguments: list[str], *more: str) -> Launcher:
-        number = len(started)
-        environment = {**os.environ, "TRAINYARD_TERMINATION_LOG": str(tmp_path / f"termination-{number}")}
-        command = [*options(place, "--local-addr", f"127.0.0.{number + 1}", *more), "--", *arguments]
-        started.append(Launcher(command, environment, tmp_path / f"launcher-{number}.log", False))
-        return started[-1]
-
-    yield start
-    for launcher in started:
-        if launcher.poll() is None:
-            launcher.kill()
-
-
 def test_runs_at_the_same_time_never_meet_and_nodes_of_one_run_do(
-    node: Callable[..., Launcher], settings: Settings, tmp_path: Path
+    start_launcher: Callable[..., Launcher], settings: Settings, tmp_path: Path
 ) -> None:
-    """The second node of the first run spells its directory in another way."""
+    """Without --rdzv-id. The second node of the first run spells its directory in another way."""
     run, other, link = tmp_path / "run", tmp_path / "other", tmp_path / "link"
     link.symlink_to(tmp_path)
+    members = [(run, "2:3"), (f"{link}/./other/../run/", "2:3"), (other, "1:3")]
     nodes = [
-        node(settings(run, steps=100_000), "--nnodes", "2:3"),
-        node(settings(f"{link}/./other/../run/", steps=100_000), "--nnodes", "2:3"),
-        node(settings(other, steps=100_000), "--nnodes", "1:3"),
+        start_launcher(settings(folder, steps=100_000), ["--rdzv-id", "", "--nnodes", size]) for folder, size in members
     ]
     sizes = ["world_size=2", "world_size=2", "world_size=1"]
     for each, size in zip(nodes, sizes, strict=True):
