@@ -139,6 +139,7 @@ def test_evaluate_sample_and_export_take_an_adapter_as_it_is(
     finished: Path, gpt2: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     done = json.loads((finished / "DONE").read_text())
+    assert done["adapter_of"] == str(gpt2)
     assert evaluate.main(["--run", str(finished), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["loss"] == done["validation_loss"]
     assert sample.main(["--run", str(finished), "--tokens", "4"]) == 0

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.trainer import toy
 from tests.trainer.train.test_metrics import figures, reporter
 from trainer import launch, report
 from trainer.elastic import network
@@ -83,22 +82,3 @@ def test_an_error_without_a_text_is_told_by_its_kind(
     arguments = ["--standalone", "--", "data.directory=/d", f"run.directory={tmp_path}"]
     assert launch.main(arguments) == 42
     assert capsys.readouterr().err.strip() == "UserError"
-
-
-@pytest.mark.parametrize("adapter", ["none", "lora"])
-def test_done_names_the_model_of_an_adapter(adapter: str, tmp_path: Path) -> None:
-    settings = toy.configuration(model__name="/data/weights/q", adapter__kind=adapter)
-    ended: Any = SimpleNamespace(
-        world=SimpleNamespace(first=True),
-        saver=SimpleNamespace(wait=lambda: None),
-        step=7,
-        figures={},
-        work=SimpleNamespace(sample=None, results=dict, data=""),
-        engine=SimpleNamespace(divided=False),
-        config=settings,
-        folder=tmp_path,
-        reporter=SimpleNamespace(status=lambda **_: None),
-    )
-    assert loop.Loop.conclude(ended, tmp_path / "checkpoints") == ""
-    done = json.loads((tmp_path / "DONE").read_text())
-    assert done.get("adapter_of") == ("/data/weights/q" if adapter == "lora" else None)

@@ -188,6 +188,7 @@ def test_what_a_finished_run_leaves(
     assert launcher.wait(PATIENCE) == 0, launcher.output
     result = done(tmp_path)
     assert result["step"] == 12
+    assert "adapter_of" not in result
     assert result["initial_validation_loss"] == pytest.approx(torch.tensor(500.0).log().item(), abs=0.1), "by chance"
     assert result["validation_loss"] < result["initial_validation_loss"]
     assert result["checkpoint"] == str(tmp_path / "checkpoints" / "step-00000012")
