@@ -82,10 +82,32 @@ def driven(world: Any, given: tuple[dict[str, Any], torch.dtype, int]) -> list[d
     return toy.steps(build_engine(toy.work(), toy.configuration(**changes), world, dtype), world, 0, count)
 
 
-def test_an_overflow_on_one_worker_is_skipped_by_all(tmp_path: Path) -> None:
-    """fp16 on two workers; the third step overflows on the second alone, which the first's own scaler would miss."""
+def by_two(world: Any) -> tuple[list[Any], list[Any]]:
+    """What tests look at that need two workers."""
     variants = [({"engine__name": name}, torch.float16, 4) for name in ("ddp", "deepspeed", "fsdp")]
-    for first, second in zip(*toy.drive(2, toy.in_turn, driven, variants, folder=tmp_path), strict=True):
+    return toy.in_turn(world, driven, variants), toy.in_turn(world, sent_and_weights, ["none", "bf16", "fp16"])
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    return toy.drive(2, by_two, folder=tmp_path_factory.mktemp("two"))
+
+
+def by_three(world: Any, folder: Path) -> tuple[list[Any], tuple[bool, bool]]:
+    """What tests look at that need three workers, which have two, one and one micro-batches."""
+    variants = [(each, torch.float32, 2) for each in ({}, {"engine__name": "deepspeed", "engine__zero_stage": 2})]
+    return toy.in_turn(world, driven, variants), step_with_notice(world, folder)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    folder = tmp_path_factory.mktemp("three")
+    return toy.drive(3, by_three, folder, folder=folder)
+
+
+def test_an_overflow_on_one_worker_is_skipped_by_all(two: list[Any]) -> None:
+    """fp16 on two workers; the third step overflows on the second alone, which the first's own scaler would miss."""
+    for first, second in zip(*(overflows for overflows, _ in two), strict=True):
         for steps in (first, second):
             assert [step["skipped"] for step in steps] == [0, 0, 1, 0]
             assert [step["scale"] for step in steps] == [65536, 65536, 32768, 32768]
@@ -109,15 +131,14 @@ def test_a_loss_scale_that_was_found_is_resumed() -> None:
     assert resumed.loss_scale == former.loss_scale == 32768
 
 
-def test_gradients_of_three_workers_are_those_of_one_big_batch(tmp_path: Path) -> None:
-    """Against plain autograd over all examples at once; three workers have two, one and one micro-batches."""
+def test_gradients_of_three_workers_are_those_of_one_big_batch(three: list[Any]) -> None:
+    """Against plain autograd over all examples at once."""
     net = toy.Net()
     parts = [toy.Batches().get(0, number) for number in range(toy.PER_STEP)]
     values, targets = (torch.from_numpy(np.concatenate([part[index] for part in parts])) for index in (0, 1))
     (net(values, targets) / (2 * toy.PER_STEP)).backward()
     norm = torch.stack([value.grad.norm() for value in net.parameters() if value.grad is not None]).norm()
-    variants = [(each, torch.float32, 2) for each in ({}, {"engine__name": "deepspeed", "engine__zero_stage": 2})]
-    for by_engine in toy.drive(3, toy.in_turn, driven, variants, folder=tmp_path):
+    for by_engine, _ in three:
         assert [found[0]["norm"] for found in by_engine] == pytest.approx([float(norm)] * 2, rel=1e-5)
 
 
@@ -134,9 +155,8 @@ def test_a_gradient_is_shortened_to_what_is_allowed_or_left_alone(clip: float, l
     assert float(after) == pytest.approx(left or before, rel=1e-3)
 
 
-def test_compressed_gradients_stay_close_and_halve_the_bytes(tmp_path: Path) -> None:
-    by_worker = toy.drive(2, toy.in_turn, sent_and_weights, ["none", "bf16", "fp16"], folder=tmp_path)
-    plain, *compressed = zip(*by_worker, strict=True)
+def test_compressed_gradients_stay_close_and_halve_the_bytes(two: list[Any]) -> None:
+    plain, *compressed = zip(*(sent for _, sent in two), strict=True)
     for small in compressed:
         assert small[0]["bytes"] * 2 == plain[0]["bytes"] > 0
         assert plain[0]["left"] == 0, "bytes are counted once"
@@ -198,9 +218,9 @@ def step_with_notice(world: Any, folder: Path) -> tuple[bool, bool]:
     return found
 
 
-def test_a_step_given_up_between_uneven_shares_leaves_nobody_waiting(tmp_path: Path) -> None:
-    """Of three workers one has two micro-batches, and the others are done with theirs when the notice is heard."""
-    assert toy.drive(3, step_with_notice, tmp_path, folder=tmp_path) == [(True, False)] * 3
+def test_a_step_given_up_between_uneven_shares_leaves_nobody_waiting(three: list[Any]) -> None:
+    """The two that have one micro-batch are done with it when the notice is heard."""
+    assert [found for _, found in three] == [(True, False)] * 3
 
 
 def test_data_parallelism_is_asked_for_in_words_of_every_torch_from_2_11_on(monkeypatch: pytest.MonkeyPatch) -> None:

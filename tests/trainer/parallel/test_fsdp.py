@@ -23,7 +23,7 @@ LLAMA = {
     "vocab_size": WORDS,
     "hidden_size": 20,
     "intermediate_size": 28,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
     "head_dim": 10,

@@ -78,19 +78,17 @@ class Validation:
         return 1.0
 
 
-def stopped(run: Path, notice: bool) -> bool:
-    """Six steps, every second of which is validated. Returns whether the training stopped before."""
-    work: Any = dataclasses.replace(toy.work(), validation=Validation(notice))
-    try:
-        train(work, toy.configuration(steps=6, evaluation__every=2, run__directory=run), run, toy.place())
-    except Stopped:
-        return True
-    return False
+def stopped_and_resumed(run: Path) -> None:
+    """Six steps, every second of which is validated."""
+    config = toy.configuration(steps=6, evaluation__every=2, run__directory=run)
+    work: Any = dataclasses.replace(toy.work(), validation=Validation(True))
+    with pytest.raises(Stopped):
+        train(work, config, run, toy.place())
+    train(dataclasses.replace(work, validation=Validation(False)), config, run, toy.place())
 
 
 def test_a_validation_that_a_notice_interrupts_is_made_after_a_step_of_the_next_round(tmp_path: Path) -> None:
-    assert toy.apart(stopped, tmp_path, True)
-    assert not toy.apart(stopped, tmp_path, False)
+    toy.apart(stopped_and_resumed, tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [line["step"] for line in lines if "validation_loss" in line] == [0, 3, 4, 6]
 
@@ -199,22 +197,23 @@ def test_settings_that_matter_are_told_when_they_change(tmp_path: Path) -> None:
     ]
 
 
-def trained(run: Path, steps: int, data: str) -> str:
-    work: Any = dataclasses.replace(toy.work(), validation=Validation(False), data=data)
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        train(work, toy.configuration(steps=steps, run__directory=run), run, toy.place())
-    return said.getvalue()
+def told_of_data(run: Path) -> list[list[str]]:
+    """Train on with other data each time; return what each attempt says of them."""
+    told = []
+    for steps, data in ((2, "a" * 64), (4, "a" * 64), (6, "b" * 64), (8, "")):
+        work: Any = dataclasses.replace(toy.work(), validation=Validation(False), data=data)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            train(work, toy.configuration(steps=steps, run__directory=run), run, toy.place())
+        told.append([line for line in said.getvalue().splitlines() if "key=data" in line])
+        found = newest_checkpoint(run)
+        assert found is not None
+        kept = [json.loads((run / name).read_text())["data"] for name in ("status.json", "DONE")]
+        assert [found.state["data"], *kept] == [data] * 3
+    return told
 
 
 def test_data_that_were_prepared_anew_in_the_same_place_are_told(tmp_path: Path) -> None:
     """The path is the same, so no setting has changed."""
-    said = []
-    for steps, data in ((2, "a" * 64), (4, "a" * 64), (6, "b" * 64), (8, "")):
-        output = toy.apart(trained, tmp_path, steps, data)
-        said.append([line for line in output.splitlines() if "key=data" in line])
-        found = newest_checkpoint(tmp_path)
-        assert found is not None
-        kept = [json.loads((tmp_path / name).read_text())["data"] for name in ("status.json", "DONE")]
-        assert [found.state["data"], *kept] == [data] * 3
+    said = toy.apart(told_of_data, tmp_path)
     assert [len(lines) for lines in said] == [0, 0, 1, 0]
     assert f"key=data before={'a' * 12} now={'b' * 12} effect='the data were prepared anew" in said[2][0]

@@ -77,10 +77,10 @@ def test_a_run_killed_and_resumed_equals_a_straight_one(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    changes = {"steps": 60, "checkpoint__every_steps": 10, "evaluation__every": 25}
+    changes = {"steps": 40, "checkpoint__every_steps": 5, "evaluation__every": 12}
     workers = start_workers(2, settings(straight, **changes))
     again = start_workers(2, settings(broken, **changes))
-    wait_until(lambda: reached(broken, 25), PATIENCE, "step 25")
+    wait_until(lambda: reached(broken, 13), PATIENCE, "step 13")
     again.kill(signal.SIGKILL)
     assert again.wait(PATIENCE) == [-9, -9]
     assert not (broken / "DONE").exists(), "the kill came too late to test anything"
@@ -89,9 +89,9 @@ def test_a_run_killed_and_resumed_equals_a_straight_one(
     resumed = start_workers(2, settings(broken, **changes))
     assert resumed.wait(PATIENCE) == [0, 0], resumed.output
     step = int(resumed.output.split("event=resume step=")[1].split()[0])
-    assert 20 <= step < 60
+    assert 10 <= step < 40
     assert losses(broken) == losses(straight)
-    assert list(losses(broken)) == list(range(1, 61))
+    assert list(losses(broken)) == list(range(1, 41))
     for name, value in weights(straight).items():
         assert torch.equal(value, weights(broken)[name]), name
     assert done(broken)["validation_loss"] == done(straight)["validation_loss"]
