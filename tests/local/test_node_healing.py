@@ -1,8 +1,10 @@
-"""The node is killed in parts and as a whole; `up` brings it back, `down` leaves nothing."""
+"""The node is killed in parts and as a whole; `up` brings it back, `down` leaves nothing.
+
+tests/local/test_processes.py has what a lost or foreign record of a process does.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -93,27 +95,6 @@ def test_up_heals_a_deleted_namespace() -> None:
     subprocess.run(["ip", "netns", "del", network.NAMESPACE], check=True)
     network.NETNS_FILE.touch()
     bring_up()
-    assert_healthy()
-
-
-def test_up_ends_a_daemon_that_was_started_but_not_recorded() -> None:
-    """An `up` was killed between the start of the process and the write of its record."""
-    before = pids()["etcd"]
-    processes.record_path("etcd").unlink()
-    bring_up()
-    assert processes.start_time(before) is None
-    assert_healthy()
-
-
-def test_a_record_of_a_process_id_that_belongs_to_another_does_no_harm() -> None:
-    with subprocess.Popen(["sleep", "60"]) as stranger:
-        path = processes.record_path("kube-proxy")
-        record = json.loads(path.read_text())
-        kill("kube-proxy")
-        path.write_text(json.dumps({**record, "pid": stranger.pid}))
-        bring_up()
-        assert stranger.poll() is None
-        stranger.kill()
     assert_healthy()
 
 
