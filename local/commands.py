@@ -39,9 +39,6 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(cls=Commands, help=__doc__, add_completion=False, rich_markup_mode="markdown")
-Download = Annotated[
-    bool, typer.Option("--download", help="Let Pulumi fetch its Kubernetes plugin instead of building it.")
-]
 
 
 def refuse(problems: list[str]) -> int:
@@ -59,7 +56,6 @@ def up(
         bool, typer.Option("--policies", help="Enforce network policies, as the clouds do, until the node stops.")
     ] = False,
     as_is: Annotated[bool, typer.Option("--as-is", help="Accept an old base image and a full disk.")] = False,
-    download: Download = False,
 ) -> int:
     """Build the toolchain and start the node, or repair them; safe to run at any time."""
     from infra.buildx import uses_buildkit
@@ -68,7 +64,7 @@ def up(
 
     began = time.monotonic()
     if context != CONTEXT:
-        code = toolchain([], download=True)
+        code = _build([], fetch=True)
         if not code and uses_buildkit() and not environment.fetch_plugin("docker-build"):
             lacking = "Pulumi's plugin docker-build, which builds the image with BuildKit, cannot be fetched"
             print(f"local: {lacking}; image.builder: buildah or prebuilt needs none", file=sys.stderr)
@@ -84,7 +80,7 @@ def up(
         print(f"local: {told}", file=sys.stderr)
     with orchestration.exclusive():
         environment.prepare()
-        orchestration.up(facts, Phases(), download, policies, as_is)
+        orchestration.up(facts, Phases(), policies, as_is)
     took = f"{time.monotonic() - began:.1f} s"
     print(f"local: the node is ready ({took}); kubeconfig context {CONTEXT}", file=sys.stderr)
     return 0
@@ -93,14 +89,18 @@ def up(
 @app.command()
 def toolchain(
     names: Annotated[list[str] | None, typer.Argument(metavar="TOOL", help="Default: what Pulumi needs.")] = None,
-    download: Download = False,
 ) -> int:
     """Build only the toolchain, without root."""
+    return _build(names or [])
+
+
+def _build(names: list[str], fetch: bool = False) -> int:
+    """Build tools. `fetch`: of Pulumi's Kubernetes plugin ask the web first."""
     from local import environment, preflight
     from local import toolchain as tools
     from local import up as orchestration
 
-    unknown = [name for name in names or () if name not in tools.BY_NAME]
+    unknown = [name for name in names if name not in tools.BY_NAME]
     if unknown:
         return refuse([f"unknown tool '{unknown[0]}'; allowed: {', '.join(tools.BY_NAME)}"])
     wanted = tuple(names or environment.pulumi_tools())
@@ -109,9 +109,9 @@ def toolchain(
         return refuse(problems)
     phases = Phases()
     environment.prepare()
-    orchestration.build_all(tuple(names or ()), phases)
+    orchestration.build_all(names, phases)
     if not names or tools.PLUGIN in names:
-        phases.say(f"local: {orchestration.build_pulumi(phases, download)}")
+        phases.say(f"local: {orchestration.build_pulumi(phases, fetch)}")
     return 0
 
 

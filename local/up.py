@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -71,30 +71,27 @@ def build(name: str, phases: Phases) -> None:
         toolchain.build(tool, lambda count, total: progress(pace(count, total)))
 
 
-def build_all(names: tuple[str, ...], phases: Phases) -> None:
+def build_all(names: Sequence[str], phases: Phases) -> None:
     for name in names:
         build(name, phases)
 
 
-def build_pulumi(phases: Phases, download: bool) -> str:
-    """Build Pulumi unless it is installed, and get its Kubernetes plugin; return a line that names the plugin."""
-    if not environment.installed_pulumi():
+def build_pulumi(phases: Phases, fetch: bool = False) -> str:
+    """Build Pulumi unless it is installed, and get its Kubernetes plugin; return a line that names the plugin.
+
+    The plugin is found, else downloaded by an installed Pulumi or to `fetch`, else built.
+    """
+    if not (installed := environment.installed_pulumi()):
         build_all(toolchain.PULUMI_TOOLS, phases)
-    return get_plugin(phases, download)
-
-
-def get_plugin(phases: Phases, download: bool) -> str:
-    """Find Pulumi's Kubernetes plugin, else download it where an installed Pulumi can, or as asked, else build it."""
     environment.share_plugins()
-    fetches = download or environment.installed_pulumi() is not None
-    plugin = (environment.fetch_plugin if fetches else environment.find_plugin)("kubernetes")
+    plugin = (environment.fetch_plugin if fetch or installed else environment.find_plugin)("kubernetes")
     if plugin is None:
         build(toolchain.PLUGIN, phases)
         plugin = environment.install_plugin()
     return f"Kubernetes plugin: {plugin}"
 
 
-def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False, as_is: bool = False) -> None:
+def up(facts: Facts, phases: Phases, enforce: bool = False, as_is: bool = False) -> None:
     """Do everything, on a machine that passed preflight. `as_is`: the base image may be old."""
     if facts.packages_missing:
         with phases.phase(f"install {' '.join(facts.packages_missing)}"):
@@ -111,7 +108,7 @@ def up(facts: Facts, phases: Phases, download: bool, enforce: bool = False, as_i
         # The images wait for network and disk more than they compute.
         etcd = pool.submit(build, "etcd", phases)
         kubernetes = pool.submit(_after, etcd, lambda: build_all(("kubernetes", "coredns"), phases))
-        pulumi = pool.submit(_after, etcd, lambda: build_pulumi(phases, download))
+        pulumi = pool.submit(_after, etcd, lambda: build_pulumi(phases))
         base = pool.submit(make_base, phases, as_is)
         runtime = pool.submit(_after, base, start_runtime)
         trainer = pool.submit(make_trainer, phases, base, runtime) if facts.new_image and builds_trainer() else None

@@ -56,8 +56,8 @@ def built(machine: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def get_plugin(download: bool = False) -> str:
-    return up.build_pulumi(cast(Any, None), download).removeprefix("Kubernetes plugin: ")
+def get_plugin(fetch: bool = False) -> str:
+    return up.build_pulumi(cast(Any, None), fetch).removeprefix("Kubernetes plugin: ")
 
 
 def output(program: Path) -> str:
@@ -107,14 +107,14 @@ def test_a_plugin_that_the_user_has_is_not_built(machine: Path, built: list[str]
 def test_a_pulumi_that_fetches_its_plugin_is_asked_first(
     machine: Path, built: list[str], online: bool, installed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An installed one always, and ours where the user says --download."""
+    """An installed one always, and ours for another cluster."""
     fetched = "$PULUMI_HOME/plugins/resource-kubernetes-v$5"
     script = f"#!/bin/sh\nmkdir -p {fetched}\ntouch {fetched}/{PLUGIN}\n" if online else "#!/bin/sh\nexit 1\n"
     folder = machine / "bin" if installed else toolchain.bin_directory(toolchain.BY_NAME["pulumi"])
     executable(folder / "pulumi", script)
     executable(folder / "pulumi-language-python")
     monkeypatch.setenv("PATH", f"{machine}/bin:/usr/bin:/bin")
-    place = Path(get_plugin(download=not installed))
+    place = Path(get_plugin(fetch=not installed))
     assert place.exists()
     assert ("pulumi-kubernetes" in built) is not online
 
