@@ -180,13 +180,16 @@ def installed(python: str) -> dict[str, str]:
     return {name.replace("_", "-"): version for name, version in named}
 
 
-def test_torchs_own_build_for_processors_is_taken_where_its_index_answers(
-    install: ModuleType, index: type[Index], python: str, capfd: Any
+def test_torchs_own_build_for_processors_is_taken_where_its_index_answers_and_is_no_image_unless_it_trains(
+    install: ModuleType, index: type[Index], python: str, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     install.main("cpu", python)
     assert installed(python) == {"torch": f"{VERSION}+cpu", "tqdm": LOCKED["tqdm"]}
     assert len(set(index.hosts)) == 1, "one host beside the index of the lock"
     assert "is not checked against hashes" in capfd.readouterr().out
+    monkeypatch.setattr(install, "CHECK", "raise SystemExit(1)")
+    with pytest.raises(subprocess.CalledProcessError):
+        install.main("cpu", python)
 
 
 @needs_compiler
@@ -207,14 +210,6 @@ def test_for_accelerators_the_lock_is_installed_whole_and_no_other_index_is_aske
     install.main("cuda", python)
     assert installed(python) == LOCKED
     assert not index.hosts
-
-
-def test_a_build_that_does_not_train_is_no_image(
-    install: ModuleType, index: type[Index], python: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(install, "CHECK", "raise SystemExit(1)")
-    with pytest.raises(subprocess.CalledProcessError):
-        install.main("cpu", python)
 
 
 def test_without_a_compiler_cudas_libraries_stay(

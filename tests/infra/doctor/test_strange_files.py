@@ -24,9 +24,7 @@ def test_a_kubeconfig_is_read_in_every_encoding_in_which_kubectl_reads_it(encodi
     """PowerShell's `>` writes UTF-16 with its mark; `certificate-authority` is a path beside the file."""
     file = write_kubeconfig(tmp_path / "kubeconfig", "trainyard-local", OFFER)
     content = yaml.safe_load(file.read_text())
-    authority = content["clusters"][0]["cluster"].pop("certificate-authority-data", None)
     content["clusters"][0]["cluster"].update({"server": "https://localhost:1", "insecure-skip-tls-verify": True})
-    assert authority is None or isinstance(authority, str)
     file.write_bytes(yaml.safe_dump(content).encode(encoding))
     assert find_context("trainyard-local", str(file), "local")[0] == file
     assert connect_cluster("trainyard-local", str(file)).configuration.host == "https://localhost:1"
