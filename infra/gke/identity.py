@@ -10,7 +10,7 @@ import pulumi_gcp as gcp
 from infra.cluster import READER
 from infra.config import StackConfig
 from infra.gke.scope import Scope
-from infra.gke.services import buckets, used
+from infra.gke.services import used
 
 #: The feature whose role is granted on the stack's repository and not on the project.
 REGISTRY_PULL = "registry_pull"
@@ -56,7 +56,7 @@ def grant_bucket_reader(
     The account is a principal of its own (Workload Identity Federation for GKE): it needs neither a Google account to
     impersonate nor an annotation.
     """
-    names = buckets(config)
+    names = config.dataset.buckets("gs")
     if not names:
         return False
     # The principals' names contain the project's number, which is known once the API for it is enabled.

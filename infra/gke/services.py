@@ -35,7 +35,7 @@ def used(config: StackConfig) -> dict[str, Feature]:
         "registry": config.image.builder != "prebuilt",
         "registry_pull": config.image.builder != "prebuilt",
         "filestore": config.section(GkeStorage).kind == "filestore",
-        "bucket": bool(buckets(config)),
+        "bucket": bool(config.dataset.buckets("gs")),
         "spot": "spot" in ways,
         "flex_start": flexible,
         "compute_class": len(ways) > 1,
@@ -43,11 +43,6 @@ def used(config: StackConfig) -> dict[str, Feature]:
     }
     names = [*ALWAYS, *(name for name, used in chosen.items() if used)]
     return {name: features("gke")[name] for name in [*names, *([machine.accelerator] if machine.accelerator else [])]}
-
-
-def buckets(config: StackConfig) -> list[str]:
-    """The buckets that `dataset.input` names."""
-    return config.dataset.buckets("gs")
 
 
 def apis(config: StackConfig) -> list[str]:

@@ -19,7 +19,7 @@ from infra.gke.cluster import PLUGIN
 from infra.gke.doctor import quota
 from infra.gke.doctor.google_client import LOGIN, Google, NoAnswer, connect
 from infra.gke.keys import GkeConfig, zones
-from infra.gke.services import apis, buckets, used
+from infra.gke.services import apis, used
 
 #: Project of the shipped stack files, until the user sets another.
 PLACEHOLDER = "your-project"
@@ -118,7 +118,7 @@ def _rights(google: Google, config: StackConfig) -> Iterator[Finding]:
 def _buckets(google: Google, config: StackConfig) -> Iterator[Finding]:
     """Whether each bucket's policy can be changed, to let the dataset's pod read it. It may be in another project."""
     wanted = {name: role for name, role in _permissions(config).items() if name.startswith(BUCKETS)}
-    for bucket in buckets(config):
+    for bucket in config.dataset.buckets("gs"):
         try:
             answer = google.get("storage", f"b/{bucket}/iam/testPermissions", permissions=list(wanted))
         except NoAnswer as reason:
