@@ -26,11 +26,6 @@ DERIVED = {"training.run.directory": "job.name", "training.data.directory": "dat
 @breaks("", {"training": {"tokensPerStep": 20000}}, "training.tokensPerStep: 20000 is not a multiple of")
 @breaks(
     "",
-    {"training": {"steps": 500, "epochs": 2}},
-    "training.epochs: 2 given together with steps=500; give only one",
-)
-@breaks(
-    "",
     {"training": {"task": "question_answering", "model": {"preset": "small"}}},
     "training.model.preset: given together with model.name; give only one",
 )
@@ -90,7 +85,6 @@ _HUB_NAME = re.compile(r"\w[-\w.]*(/\w[-\w.]*)?(@[-\w.]+)?")
     {"training": {"model": {"name": "./llama"}}},
     "training.model.name: './llama' is no name on the Hugging Face",
 )
-@breaks("", {"training": {"model": {"name": "/home/me/llama"}}}, "training.model.name: '/home/me/llama' is no name")
 @breaks("", {"training": {"model": {"config": "llama.json"}}}, "training.model.config: pods do not see llama.json;")
 @breaks(
     "",

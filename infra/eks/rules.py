@@ -111,11 +111,6 @@ def _network(config: StackConfig) -> Iterator[str]:
     {"nodes": {"alternatives": ["g4dn.12xlarge"]}},
     "nodes.alternatives: g4dn.12xlarge cannot stand in for g4dn.xlarge, which has 1 nvidia-tesla-t4 and 4 vCPU; all",
 )
-@breaks(
-    "aws-g4dn",
-    {"nodes": {"machineType": "g4dn.12xlarge"}},
-    "nodes.alternatives: g4dn.2xlarge cannot stand in for g4dn.12xlarge, which has 4 nvidia-tesla-t4 and 48 vCPU; a",
-)
 def _alternatives(config: StackConfig) -> Iterator[str]:
     machine, nodes = config.machine, config.section(EksNodes)
     larger = [
