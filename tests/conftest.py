@@ -105,6 +105,12 @@ def local_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The context kind-kind, of a cluster that offers nothing by itself."""
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kind", "kind-kind", None)))
+
+
+@pytest.fixture
 def as_pulumi(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let recordings run the program as Pulumi does: also what it says. Warnings are in caplog."""
     run = runpy.run_path

@@ -10,29 +10,15 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra.stackfiles import stack_file_values
 from review.recording import Recording, record
 from tests.conftest import OFFER, write_kubeconfig
-
-
-def values(**changes: dict[str, Any]) -> dict[str, Any]:
-    """The local stack's configuration with sections changed."""
-    sections = stack_file_values("local")
-    for name, change in changes.items():
-        sections[name] = {**sections.get(name, {}), **change}
-    return sections
+from tests.infra.recorded import changed
 
 
 def on_kind(**changes: dict[str, Any]) -> Recording:
     """The local stack with sections changed, on a cluster that offers nothing, with a registry of one's own."""
     registry = {"registry": "registry.example:5000"}
-    return record("local", values(**{"cluster": {"context": "kind-kind"}, "image": registry, **changes}))
-
-
-@pytest.fixture
-def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster that offers nothing by itself."""
-    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kind", "kind-kind", None)))
+    return record("local", changed("local", **{"cluster": {"context": "kind-kind"}, "image": registry, **changes}))
 
 
 @pytest.mark.usefixtures("local_kubeconfig")
@@ -48,7 +34,7 @@ def test_the_local_node_offers_registry_storage_and_images() -> None:
 @pytest.mark.usefixtures("local_kubeconfig")
 def test_the_data_folder_is_the_one_that_is_used_not_the_one_that_was_offered() -> None:
     assert record("local").outputs["dataFolder"] == "/srv/trainyard"
-    stack = record("local", values(storage={"kind": "hostPath", "path": "/mnt/disk"}))
+    stack = record("local", changed("local", storage={"kind": "hostPath", "path": "/mnt/disk"}))
     assert stack.one("PersistentVolume").inputs["spec"]["hostPath"]["path"] == "/mnt/disk"
     assert stack.outputs["dataFolder"] == "/mnt/disk"
 
@@ -188,7 +174,7 @@ def test_every_pod_pulls_from_a_private_registry(image: dict[str, str], name: st
 @pytest.mark.usefixtures("local_kubeconfig")
 def test_an_unknown_context_lists_the_known_ones() -> None:
     with pytest.raises(pulumi.RunError, match=r"cluster\.context: 'nowhere' .* known contexts: trainyard-local"):
-        record("local", values(cluster={"context": "nowhere"}))
+        record("local", changed("local", cluster={"context": "nowhere"}))
 
 
 def test_no_kubeconfig_at_all_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +208,7 @@ def test_an_input_that_is_not_on_a_volume_of_this_machine_is_refused_before_its_
     folder = tmp_path / "volume"
     monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "k", "trainyard-local", OFFER)))
     given = {"name": "mine", "input": ["corpus", "there.txt", "*.rst", "hf:a/b", "s3://b/x"]}
-    changes = values(storage={"kind": "hostPath", "path": str(folder)}, dataset=given)
+    changes = changed("local", storage={"kind": "hostPath", "path": str(folder)}, dataset=given)
     record("local", changes)  # a new volume: nothing can be uploaded before the first `up`
     (folder / "datasets" / "mine").mkdir(parents=True)
     (folder / "there.txt").touch()
@@ -238,12 +224,10 @@ def test_an_input_that_is_not_on_a_volume_of_this_machine_is_refused_before_its_
     )
 
 
-def test_registry_and_storage_of_a_cluster_are_refused_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kind", "kind-kind", None)))
+@pytest.mark.usefixtures("kind")
+def test_registry_and_storage_of_a_cluster_are_refused_together() -> None:
     with pytest.raises(pulumi.RunError) as caught:
-        record("local", values(cluster={"context": "kind-kind"}, storage={"kind": "hostPath"}))
+        record("local", changed("local", cluster={"context": "kind-kind"}, storage={"kind": "hostPath"}))
     registry, path = [line.strip() for line in str(caught.value).splitlines()[1:]]
     assert registry.startswith("image.registry: missing, and context 'kind-kind' offers none; set a registry")
     assert path.startswith("storage.path: missing; ")

@@ -15,7 +15,6 @@ from infra import buildx
 from infra.image import TRAINER, Recipe, content_hash, stage
 from infra.stackfiles import stack_file_values
 from review.recording import Recorded, record
-from tests.conftest import write_kubeconfig
 from tests.infra.recorded import changed
 
 RECIPE = Recipe(name="app", kind="AppImage", dockerfile="app/Dockerfile", context=("app", "LICENSE"))
@@ -98,11 +97,6 @@ def test_an_image_has_cuda_where_that_is_asked_for_and_its_tag_says_so() -> None
     inputs = image_of("gcp-c3", image={"torch": "cuda"})
     assert inputs["buildArgs"] == {"TORCH": "cuda"}
     assert inputs["tags"][0].endswith(f":{content_hash(TRAINER, {'TORCH': 'cuda'})}")
-
-
-@pytest.fixture
-def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kind", "kind-kind", None)))
 
 
 def on_kind(**image: Any) -> dict[str, Any]:

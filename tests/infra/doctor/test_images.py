@@ -11,7 +11,6 @@ import pytest
 from infra.doctor import images
 from infra.parse import parse
 from infra.sections import ImageConfig
-from tests.conftest import write_kubeconfig
 from tests.served import served
 
 
@@ -69,12 +68,12 @@ def test_a_registry_that_is_down_is_one_line(registry: tuple[str, dict[str, int]
     assert "image.insecure true" in finding.fix
 
 
+@pytest.mark.usefixtures("kind")
 def test_a_stack_on_a_cluster_of_ones_own_is_looked_at_with_what_the_cluster_offers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: tuple[str, dict[str, int]]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "docker").touch(mode=0o755)
-    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kind", "kind-kind", None)))
     values = {"cluster": {"context": "kind-kind"}, "image": {"registry": registry[0]}}
     (refused,) = images.of_existing(parse(values, "s"), "s")
     assert (refused.level, refused.key) == ("problem", "image.registry")
