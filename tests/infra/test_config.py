@@ -163,7 +163,7 @@ KEYS = st.sampled_from(["kind", "context", "count", "min", "ref", "path", "input
         max_size=4,
     )
 )
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=50)
 def test_nothing_but_a_config_error_ever_comes_out(values: dict[str, Any]) -> None:
     found: list[str] = []
     try:

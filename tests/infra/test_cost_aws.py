@@ -47,11 +47,9 @@ def test_four_spot_t4s_by_hand() -> None:
     assert estimate.at_full == pytest.approx(1.5632, abs=1e-4)
 
 
-def test_the_small_stack_has_no_gateway_and_no_key_and_comes_from_one_zone() -> None:
+def test_the_small_stack_has_no_gateway_and_no_key() -> None:
     estimate = billed.estimate(parse(stack_file_values("aws-smoke"), "aws-smoke"))
     assert not [entry.what for entry in estimate.lines if "NAT" in entry.what or "KMS" in entry.what]
-    made = {item.name for item in recorded("aws-smoke").resources if item.kind == "NodeGroup"}
-    assert made == {"system", "workers-use2-az1"}
 
 
 def test_on_demand_elsewhere() -> None:

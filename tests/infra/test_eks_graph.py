@@ -33,8 +33,9 @@ def test_a_timeout_is_one_that_the_provider_knows() -> None:
         assert item.timeouts.keys() <= TIMES.get(item.kind, {"create", "update", "delete"}), item.kind
 
 
-@pytest.mark.parametrize("cidr", ["10.0.0.0/16", "192.168.0.0/20"])
-def test_no_two_subnets_overlap_and_the_order_of_zones_moves_none(cidr: str) -> None:
+def test_no_two_subnets_overlap_and_the_order_of_zones_moves_none() -> None:
+    cidr = "192.168.0.0/20"  # the smallest that is allowed
+
     def blocks(zones: list[str]) -> dict[str, ipaddress.IPv4Network]:
         found = stack(eks={"vpcCidr": cidr, "zones": zones})
         subnets = [item for item in found.resources if item.kind == "Subnet"]

@@ -6,14 +6,14 @@ from infra.eks.doctor.aws_client import Amazon
 from infra.eks.proof import Aws
 from review.recording import record
 from tests.infra.doctor.conftest import NAME, STACK, TRUST, client, config
-from tests.infra.recorded import changed
+from tests.infra.recorded import changed, recorded
 
 
 def test_what_a_stack_whose_name_begins_alike_has_is_not_left_over(here: Amazon) -> None:
     """What is listed is deleted by hand: every role and template that a stack may make, by exact names."""
     placed = {"consumption": "on_demand", "fallback": "none", "alternatives": [], "compactPlacement": True}
-    every = ({"dataset": {"input": ["s3://texts/corpus"]}}, {"nodes": placed})
-    declared = [item for changes in every for item in record(STACK, changed(STACK, **changes)).all("aws:")]
+    other = record(STACK, changed(STACK, dataset={"input": ["s3://texts/corpus"]}, nodes=placed))
+    declared = [*recorded(STACK).all("aws:"), *other.all("aws:")]
     roles, templates = (
         {item.inputs["name"] for item in declared if item.kind == kind} for kind in ("Role", "LaunchTemplate")
     )
