@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,8 @@ import pytest
 from infra.parse import parse
 from review.recording import Recording
 from tests.infra.recorded import changed, recorded
-from trainer.contract import EXIT_RESTART, EXIT_USAGE, STACK_KEYS
-from trainer.data import sources
-from trainer.errors import Passing, UserError, usage
+from trainer.contract import EXIT_USAGE, STACK_KEYS
+from trainer.errors import UserError, usage
 from workloads.dataset import prepare_command
 
 
@@ -55,26 +53,3 @@ def test_by_hand_the_arguments_keep_their_names(monkeypatch: pytest.MonkeyPatch,
 
     assert main() == EXIT_USAGE
     assert capsys.readouterr().err == "--input x: no such file; see --documents\n"
-    monkeypatch.setenv(STACK_KEYS, json.dumps({"--input": "dataset.input", "--documents": "dataset.documents"}))
-    assert main() == EXIT_USAGE
-    assert capsys.readouterr().err == "dataset.input x: no such file; see dataset.documents\n"
-
-
-@pytest.mark.parametrize(
-    ("error", "passes"),
-    [
-        (ConnectionResetError("Connection reset by peer"), True),
-        (OSError(16, "SlowDown: reduce your request rate"), True),  # EBUSY: s3fs of 503
-        (PermissionError("403 Forbidden"), False),
-        (OSError("Cannot connect to host nowhere:443 [Name or service not known]"), False),
-    ],
-)
-def test_what_a_second_attempt_may_not_meet_is_retried_and_nothing_else(error: Exception, passes: bool) -> None:
-    found = sources._unreached("https://host/a.txt", error)
-    assert isinstance(found, Passing) == passes
-
-    @usage
-    def main() -> int:
-        raise found
-
-    assert main() == (EXIT_RESTART if passes else EXIT_USAGE)

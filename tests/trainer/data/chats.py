@@ -1,7 +1,9 @@
-"""What a record becomes, for the tests of conversations."""
+"""Messages, and what a record becomes, for the tests of conversations."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,34 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from trainer.data.conversations import BEGINS, COUNTS, ID, Chat
+
+Build = Callable[[str], Chat]
+"""Makes a chat of a template."""
+Record = dict[str, Any]
+
+
+def said(*pairs: str) -> list[Record]:
+    """Messages from "role: content"."""
+    return [{"role": pair.split(": ", 1)[0], "content": pair.split(": ", 1)[1]} for pair in pairs]
+
+
+def call(name: str = "look", wire: bool = False, **arguments: Any) -> Record:
+    return {
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments) if wire else arguments},
+    }
+
+
+def calling(*calls: Record, **more: Any) -> Record:
+    return {"role": "assistant", **more, "tool_calls": list(calls)}
+
+
+WEATHER: Record = {
+    "type": "function",
+    "function": {"name": "look", "description": "See.", "parameters": {"type": "object", "properties": {}}},
+}
+SYSTEM, ASKED, RESULT, TOLD = said("system: You are Nemo.", "user: Rain?", "tool: yes", "assistant: It rains.")
+WHOLE = [ASKED, calling(call(place="here")), RESULT, TOLD]
 
 
 def tokens(chat: Chat, record: dict[str, Any]) -> list[np.ndarray]:

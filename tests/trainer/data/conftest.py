@@ -10,6 +10,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.processors import TemplateProcessing
 
+from trainer import prepare
 from trainer.data.conversations import Chat
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start|>", "<|end|>", "<|eot|>"]
@@ -31,6 +32,13 @@ def words(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(described))
     return folder
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(prepare.SAMPLE.read_text("utf-8")[:100_000], encoding="utf-8")
+    return path
 
 
 @pytest.fixture

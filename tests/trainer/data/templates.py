@@ -51,11 +51,6 @@ ZEPHYR = (  # TinyLlama's: knows three roles, and says nothing of others
     "{% elif m.role == 'assistant' %}{{ '<|start|>assistant\n' + m.content + eos_token }}{% endif %}{{ '\n' }}"
     "{% if loop.last and add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}{% endfor %}"
 )
-GEMMA = (  # the model's role has a name of its own, and there is no system prompt
-    "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
-    "{% for m in messages %}{{ '<|im_start|>' + ('model' if m.role == 'assistant' else m.role) + '\n' }}"
-    "{{ m.content | trim + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}<|im_start|>model\n{% endif %}"
-)
 JSON_RESULTS = (  # Llama 3.1's: one call, which hides the content beside it; results are JSON
     "{{ bos_token }}{% for m in messages %}{% if m.tool_calls is defined %}{% if m.tool_calls | length != 1 %}"
     "{{ raise_exception('one call at once') }}{% endif %}{% set call = m.tool_calls[0].function %}"

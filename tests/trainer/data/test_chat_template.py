@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.trainer.data import templates
-from tests.trainer.data.chats import answers
+from tests.trainer.data.chats import ASKED, RESULT, TOLD, WEATHER, WHOLE, Build, answers, call, calling
 from tests.trainer.data.templates import CHATML, CUT, FRONT, TAILS, THOUGHTS, TOOLS
-from tests.trainer.data.test_records import WEATHER, WHOLE, call, calling
 from trainer import prepare
-from trainer.data.conversations import Chat
 from trainer.errors import UserError
 
-ASKED, TOLD = {"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "It rains."}
-RESULT = {"role": "tool", "content": "yes"}
 DEEP: dict[str, Any] = {}
 for _ in range(100_000):  # newer Pythons take some thousands
     DEEP = {"properties": DEEP}
@@ -62,7 +57,7 @@ SPELLED = CHATML.replace(
     ],
 )
 def test_what_a_template_cannot_write_or_leaves_out_of_any_record_is_named_by_line(
-    chat: Callable[[str], Chat], template: str, record: Any, said: str
+    chat: Build, template: str, record: Any, said: str
 ) -> None:
     built = chat(template)
     if "leaves" in said:  # it writes others of the same form
@@ -74,9 +69,7 @@ def test_what_a_template_cannot_write_or_leaves_out_of_any_record_is_named_by_li
     assert "\n" not in str(error.value)
 
 
-def test_what_is_written_as_json_in_capitals_or_without_space_is_not_left_out(
-    chat: Callable[[str], Chat], tmp_path: Path
-) -> None:
+def test_what_is_written_as_json_in_capitals_or_without_space_is_not_left_out(chat: Build, tmp_path: Path) -> None:
     built = chat(SPELLED)
     for result in ('{"a": "b\n"}', 'é "x" \\', " a\n\n b "):
         record = {"messages": [ASKED | {"content": " So?\n"}, RESULT | {"content": result}, TOLD]}

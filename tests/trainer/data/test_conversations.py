@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainer.data.chats import shown, tokens
+from tests.trainer.data.chats import Build, shown, tokens
 from tests.trainer.data.templates import CHATML, MISTRAL
 from trainer import prepare
 from trainer.data.batches import open_dataset
-from trainer.data.conversations import Chat
-from trainer.errors import UserError
 
 Message = dict[str, Any]
 
@@ -49,23 +46,19 @@ TALK: list[Message] = [
     ],
     ids=["chatml", "mistral"],
 )
-def test_answers_and_what_closes_them_count(
-    chat: Callable[[str], Chat], tmp_path: Path, template: str, expected: list[str]
-) -> None:
+def test_answers_and_what_closes_them_count(chat: Build, tmp_path: Path, template: str, expected: list[str]) -> None:
     asked = [*TALK, {"role": "user", "content": "A question without an answer"}]
     for messages in (TALK, asked) if template != MISTRAL else (TALK,):
         found = tokens(chat(template), {"messages": messages})
         assert [shown(tmp_path, values) for values in found] == expected
 
 
-def test_a_completion_follows_its_prompt_as_it_is(chat: Callable[[str], Chat], tmp_path: Path) -> None:
+def test_a_completion_follows_its_prompt_as_it_is(chat: Build, tmp_path: Path) -> None:
     (found,) = tokens(chat(CHATML), {"prompt": "Q: light?\nA:", "completion": " Rays.", "messages": None})
     assert shown(tmp_path, found) == "<s>Q: light?\nA:⟦ Rays.</s>⟧"
 
 
-def test_a_template_that_asks_for_the_date_gets_the_same_one_every_day(
-    chat: Callable[[str], Chat], tmp_path: Path
-) -> None:
+def test_a_template_that_asks_for_the_date_gets_the_same_one_every_day(chat: Build, tmp_path: Path) -> None:
     (found,) = tokens(chat("{{ strftime_now('%d %b %Y') }}" + CHATML), {"messages": TALK})
     assert shown(tmp_path, found).startswith("26 Jul 2024<|im_start|>")
 
@@ -124,8 +117,6 @@ def test_a_tokenizer_without_a_template_gets_a_plain_one_that_stays_with_the_dat
     assert run("--input", path, "--output", out, "--tokenizer", tokenizer, "--chat-template", template) == 0
     assert "state=written" in capsys.readouterr().out
     assert (out / "chat_template.jinja").read_text() == template.read_text()
-    with pytest.raises(UserError, match="holds conversations; set task=finetune"):
-        open_dataset(str(out))
 
 
 def test_the_marks_of_answers_are_no_bytes_of_the_text(tmp_path: Path, tokenizer: Path) -> None:

@@ -174,7 +174,7 @@ def test_gigatoken_is_not_given_a_part_that_it_passes_over_or_refuses(name: str)
     assert unfit(json.loads(REFUSED[name]().to_str()))
 
 
-@hypothesis_settings(max_examples=150)
+@hypothesis_settings(max_examples=50)
 @given(texts=st.lists(TEXT, min_size=1, max_size=4))
 def test_any_text_has_the_ids_of_tokenizers(encoders: dict[str, Both], texts: list[str]) -> None:
     later = [number % 2 == 1 for number in range(len(texts))]
@@ -186,12 +186,10 @@ def test_any_text_has_the_ids_of_tokenizers(encoders: dict[str, Both], texts: li
 @pytest.mark.parametrize("name", CUTTINGS)
 def test_every_character_is_cut_as_tokenizers_cuts_it(encoders: dict[str, Both], name: str) -> None:
     """Of the long alphabets a few, of characters that nobody has assigned none."""
-    some = [*range(0x4E00, 0xD7A4, 97), *range(0x17000, 0x18D00, 97), *range(0x20000, 0x32400, 997)]
-    points = [
-        point
-        for point in (*range(0x4E00), *range(0xD7A4, 0xD800), *range(0xF900, 0x17000), *range(0x1B000, 0x20000), *some)
-        if unicodedata.category(chr(point)) != "Cn"
-    ]
+    some = [*range(0x3400, 0xD7A4, 97), *range(0x12000, 0x1B300, 7), *range(0x20000, 0x32400, 997)]
+    whole = [(0, 0x3400), (0xA4D0, 0xAC00), (0xD7A4, 0xD800), (0xF900, 0x12000), (0x1B300, 0x20000)]
+    points = [*chain(*(range(*each) for each in whole)), *some]
+    points = [point for point in points if unicodedata.category(chr(point)) != "Cn"]
     spelled = [f"a{chr(point)}1{chr(point)} {chr(point)}!" for point in points]
     texts = ["".join(spelled[at : at + 512]) for at in range(0, len(points), 512)]
     one, two = encoders[name]
@@ -248,9 +246,9 @@ def test_a_text_without_a_place_to_cut_ends(monkeypatch: pytest.MonkeyPatch, tex
 
 
 def test_memory_is_bounded_where_every_word_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "GROWTH", 16 << 20)
+    monkeypatch.setattr(encoding, "GROWTH", 8 << 20)
     rng = random.Random(0)
-    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=8)) for _ in range(400_000)]
+    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=8)) for _ in range(200_000)]
     batches = [[" ".join(words[at : at + 500])] for at in range(0, len(words), 500)]
     encoder = Encoder(trained(), np.uint16)
     before = encoding.resident()
@@ -258,7 +256,7 @@ def test_memory_is_bounded_where_every_word_is_new(monkeypatch: pytest.MonkeyPat
     for batch in batches:
         encoder(batch)
         most = max(most, encoding.resident() - before)
-    assert most < 32 << 20
+    assert most < 16 << 20
 
 
 class _Wrong:

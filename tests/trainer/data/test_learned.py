@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +12,14 @@ from pyarrow import parquet
 from tokenizers import AddedToken, Tokenizer
 
 from tests.trainer.data import templates
-from tests.trainer.data.chats import answers
+from tests.trainer.data.chats import ASKED, RESULT, SYSTEM, TOLD, Build, Record, answers, call, calling
 from tests.trainer.data.templates import CHATML
-from tests.trainer.data.test_records import call, calling
 from trainer import prepare
 from trainer.data import documents
 from trainer.data.conversations import Chat
 from trainer.data.documents import TextField
 from trainer.errors import UserError
 
-Build = Callable[[str], Chat]
-Record = dict[str, Any]
-
-ASKED, TOLD = {"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "It rains."}
-SYSTEM, RESULT = {"role": "system", "content": "Be brief."}, {"role": "tool", "content": "yes"}
 THOUGHT = "The clouds are dark, so rain is likely."
 READS_TOOL_PLAN = CHATML.replace("m.content + '<|im_end|>", "(m.tool_plan or '') + m.content + '<|im_end|>")
 NAMES_TOOLS = "{% for tool in tools or [] %}{{ tool.function.name + tool.function.description }}{% endfor %}" + CHATML
@@ -236,7 +229,7 @@ def test_what_an_answer_says_outside_of_the_marks_of_its_template_is_counted(cha
 
 
 CODE = "    if rain:\n        return 'umbrella'\n"
-TRIMMED = ["GEMMA", "LLAMA", "GLM", "COMMAND_R7B", "NEMOTRON"]
+TRIMMED = ["LLAMA", "GLM", "COMMAND_R7B"]
 
 
 @pytest.mark.parametrize("template", [*TRIMMED, "CHATML", "MARKED", "MISTRAL"])

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.data.test_prepare import run, text
+from tests.trainer.data.test_prepare import run
 from trainer.data import lock
 from trainer.data.batches import open_dataset
 from trainer.errors import Passing
-
-__all__ = ["text"]  # a fixture
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.data.batches import Tokens
@@ -44,6 +44,7 @@ def written(folder: Path, conversations: list[Conversation], vocabulary: int = 1
     return Tokens(paths, "uint32", vocabulary, sizes)
 
 
+@settings(max_examples=40)
 @given(CONVERSATIONS, st.integers(2, 9))
 def test_each_token_that_counts_is_a_target_once_with_what_stands_before_it(
     folder: Path, conversations: list[Conversation], length: int

@@ -6,7 +6,6 @@ import errno
 import gzip
 import json
 import os
-import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,13 +29,6 @@ def text_of(folder: Path, split: str) -> str:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = np.concatenate([np.fromfile(path, np.uint16) for path in sorted(folder.glob(f"{split}-*.bin"))])
     return tokenizer.decode(ids.tolist(), skip_special_tokens=False)
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text(prepare.SAMPLE.read_text("utf-8")[:100_000], encoding="utf-8")
-    return path
 
 
 def test_a_second_run_finds_the_dataset_and_changes_nothing(
@@ -243,9 +235,8 @@ def test_what_is_read_is_told_before_a_piece_ends(
     monkeypatch.setattr(pool, "event", event)
     monkeypatch.setattr(pool, "_parts", parts)
     for number in range(2):
-        noise = random.Random(number).randbytes(1_200_000).hex()  # compresses to a half
-        (tmp_path / f"{number}.txt.gz").write_bytes(gzip.compress(noise.encode(), 1))
-    options = ("--tokenizer", tokenizer, "--workers", str(workers), "--documents", "lines")
+        (tmp_path / f"{number}.txt.gz").write_bytes(gzip.compress(b"Rays of light.\n\n" * 70_000, 0))
+    options = ("--tokenizer", tokenizer, "--workers", str(workers))
     run("--input", f"{tmp_path}/*.gz", "--output", tmp_path / "out", *options)
     assert after.is_set()
 

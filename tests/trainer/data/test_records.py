@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -12,39 +11,28 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from tests.trainer.data import templates
-from tests.trainer.data.chats import answers, ids, shown, tokens
+from tests.trainer.data.chats import (
+    ASKED,
+    RESULT,
+    SYSTEM,
+    TOLD,
+    WEATHER,
+    WHOLE,
+    Build,
+    Record,
+    answers,
+    call,
+    calling,
+    ids,
+    said,
+    shown,
+    tokens,
+)
 from tests.trainer.data.templates import CHATML, JSON_RESULTS, MARKED, TOOLS
 from trainer import prepare
 from trainer.data.conversations import Chat
 from trainer.errors import UserError
 
-Build = Callable[[str], Chat]
-Record = dict[str, Any]
-
-
-def said(*pairs: str) -> list[Record]:
-    """Messages from "role: content"."""
-    return [{"role": pair.split(": ", 1)[0], "content": pair.split(": ", 1)[1]} for pair in pairs]
-
-
-def call(name: str = "look", wire: bool = False, **arguments: Any) -> Record:
-    return {
-        "type": "function",
-        "function": {"name": name, "arguments": json.dumps(arguments) if wire else arguments},
-    }
-
-
-def calling(*calls: Record, **more: Any) -> Record:
-    return {"role": "assistant", **more, "tool_calls": list(calls)}
-
-
-WEATHER: Record = {
-    "type": "function",
-    "function": {"name": "look", "description": "See.", "parameters": {"type": "object", "properties": {}}},
-}
-ASKED, RESULT, TOLD = said("user: Rain?", "tool: yes", "assistant: It rains.")
-SYSTEM = said("system: You are Nemo.")[0]
-WHOLE = [ASKED, calling(call(place="here")), RESULT, TOLD]
 HUMAN, GPT = {"from": "human", "value": "Rain?"}, {"from": "gpt", "value": "It rains."}
 LOOK = json.dumps({"name": "look", "arguments": {"place": "here"}})
 SEEN = {"from": "observation", "value": "yes"}

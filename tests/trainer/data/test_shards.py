@@ -17,13 +17,6 @@ from trainer.data.batches import open_dataset
 from trainer.data.lock import LOCK
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text(prepare.SAMPLE.read_text("utf-8")[:40_000], encoding="utf-8")
-    return path
-
-
 def test_a_power_cut_finds_every_file_of_a_finished_dataset(
     text: Path, tmp_path: Path, tokenizer: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

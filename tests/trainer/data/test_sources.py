@@ -12,9 +12,11 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import parquet
 
 from tests.trainer.data.test_documents import TEXTS, pieces, read, records
@@ -209,7 +211,7 @@ def web(tmp_path: Path) -> Iterator[str]:
     folder = tmp_path / "web"
     folder.mkdir()
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Server, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
@@ -237,18 +239,29 @@ def test_a_web_page_in_place_of_data_is_refused_and_text_is_not(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     ("failure", "passes"),
-    [(401, False), (404, False), (429, True), (503, True), (socket.EAI_NONAME, False), (socket.EAI_AGAIN, True)],
+    [
+        (401, False),
+        (429, True),
+        (503, True),
+        (socket.gaierror(socket.EAI_NONAME, "no address"), False),
+        (socket.gaierror(socket.EAI_AGAIN, "no answer"), True),
+        (ConnectionResetError("Connection reset by peer"), True),
+        (OSError(16, "SlowDown: reduce your request rate"), True),  # EBUSY: s3fs of 503
+        (PermissionError("403 Forbidden"), False),
+    ],
 )
 def test_what_a_second_try_may_not_meet_is_told_from_a_wrong_name(
-    web: str, failure: int, passes: bool, monkeypatch: pytest.MonkeyPatch
+    web: str, failure: int | OSError, passes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unknown(*_: Any, **__: Any) -> None:
-        raise socket.gaierror(failure, "no address")
-
-    if failure < 0:
-        monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    name, fails = f"{web}/{failure}", Mock(side_effect=failure)
+    if isinstance(failure, socket.gaierror):
+        name = "http://no-host.invalid/a.txt"
+        monkeypatch.setattr(socket, "getaddrinfo", fails)
+    elif isinstance(failure, OSError):
+        name = "memory://bucket/a.txt"
+        monkeypatch.setattr(MemoryFileSystem, "info", fails)
     with pytest.raises(UserError) as caught:
-        find([f"{web}/{failure}" if failure > 0 else f"http://no-host-{-failure}.invalid/a.txt"])
+        find([name])
     assert isinstance(caught.value, Passing) == passes, str(caught.value)
 
 

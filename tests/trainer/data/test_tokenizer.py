@@ -42,13 +42,6 @@ def folder(tokenizer: Path, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text(prepare.SAMPLE.read_text("utf-8")[:50_000], "utf-8")
-    return path
-
-
 def test_special_tokens_and_chat_template_come_with_the_dataset_and_the_model(
     folder: Path, text: Path, tmp_path: Path
 ) -> None:

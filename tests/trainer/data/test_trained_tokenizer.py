@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.data.test_prepare import run, text, text_of
+from tests.trainer.data.test_prepare import run, text_of
 from trainer import prepare
 from trainer.data.tokenizer import train
-
-__all__ = ["text"]  # a fixture
 
 
 def test_a_tokenizer_is_trained_on_the_text_that_is_learned(text: Path, tmp_path: Path) -> None:
@@ -79,7 +77,7 @@ def test_no_more_text_is_trained_on_than_fits_into_memory(
     assert sum(sizes[:-1]) < 20_000 <= sum(sizes)
 
 
-@pytest.mark.parametrize("words", ["", "256", "many", "1e3", "-5"])
+@pytest.mark.parametrize("words", ["", "256", "many"])
 def test_a_size_of_vocabulary_that_cannot_be_is_one_line(
     words: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,7 +47,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("temperature", "alpha"), [(1.0, 1.0), (2.0, 0.5), (4.0, 0.9), (3.0, 0.0)])
+@pytest.mark.parametrize(("temperature", "alpha"), [(1.0, 1.0), (2.0, 0.5), (3.0, 0.0)])
 def test_loss_and_gradient_are_those_of_the_formula(
     monkeypatch: pytest.MonkeyPatch, temperature: float, alpha: float
 ) -> None:
@@ -104,32 +104,22 @@ def test_the_teacher_counts_as_a_forward_pass(
     assert found == pytest.approx(2 * multiplied + 4 * 4 * 32 * 32)
 
 
-def run(
-    start_workers: Callable[[int, list[str]], Workers], arguments: list[str], folder: Path, world: int = 1
-) -> dict[str, Any]:
-    workers = start_workers(world, arguments)
-    assert workers.wait(120) == [0] * world, workers.output
-    return json.loads((folder / "DONE").read_text("utf-8"))
-
-
 def test_distillation_brings_the_student_to_the_teacher(
     start_workers: Callable[[int, list[str]], Workers],
     settings: Callable[..., list[str]],
     teacher: Path,
     tmp_path: Path,
 ) -> None:
-    def train(name: str, world: int = 1, **changes: Any) -> dict[str, Any]:
-        common = {"task": "distillation", "distillation__teacher": teacher, "steps": 25}
-        arguments = settings(tmp_path / name, **common, **changes, optimizer__learning_rate=1e-2)
-        return run(start_workers, arguments, tmp_path / name, world)
-
-    taught = train("taught", distillation__alpha=1.0)
-    alone = train("alone", distillation__alpha=0.0)
-    assert taught["distillation_divergence"] < 0.8 * alone["distillation_divergence"]
-    assert alone["validation_loss"] < taught["validation_loss"]  # the teacher knows nothing of this text
-    history = losses(tmp_path / "taught")
-    assert history[25] < 0.8 * history[1]
-    train("two", world=2, distillation__alpha=1.0)
+    common = {"task": "distillation", "distillation__teacher": teacher, "distillation__alpha": 1.0, "steps": 20}
+    given = {name: settings(tmp_path / name, **common, optimizer__learning_rate=1e-2) for name in ("one", "two")}
+    untaught = distill.build(configuration.load(given["one"])).results()
+    for world, name in enumerate(given, 1):
+        workers = start_workers(world, given[name])
+        assert workers.wait(120) == [0] * world, workers.output
+    done = json.loads((tmp_path / "one" / "DONE").read_text("utf-8"))
+    assert done["distillation_divergence"] < 0.8 * untaught["distillation_divergence"]
+    history = losses(tmp_path / "one")
+    assert history[20] < 0.8 * history[1]
     assert losses(tmp_path / "two") == pytest.approx(history, rel=1e-4)
 
 

@@ -12,7 +12,7 @@ from trainer.data.batches import Tokens
 from trainer.tasks.pretrain import PROMPT_TOKENS, beginning
 
 
-@pytest.mark.parametrize("count", [1, 5, PROMPT_TOKENS, 40])
+@pytest.mark.parametrize("count", [5, 40])
 def test_without_a_prompt_the_sample_begins_as_the_text_that_was_held_out(count: int, tmp_path: Path) -> None:
     words = [f"word{number}" for number in range(count)]
     encoding = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="word0"))

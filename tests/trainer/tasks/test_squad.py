@@ -183,7 +183,7 @@ def test_a_question_that_is_too_long_is_cut(words: Any) -> None:
     assert made.places[0, 1] > 0
 
 
-@pytest.mark.parametrize("said", ["oak", "oak ", "  oak", " oak\n"])
+@pytest.mark.parametrize("said", ["  oak", " oak\n"])
 def test_space_around_an_answer_is_no_part_of_it(words: Any, said: str) -> None:
     context = f"Its mast was of {said} and its sail of wool."
     asked = Question("q", "Of what was it?", context, (said,), (context.index(said),))
