@@ -31,27 +31,18 @@ def build(config: Config, most: int | None = None) -> Work:
     if os.environ.get("RANK", "0") == "0":
         packing.tell(train, "train")
         packing.tell(held_out, "validation")
-    model = pretrain.build_model(config, dataset, most, packed=True)
-    stop_after_answers(model.net, train, tokenizer)
-    windows, tokens = config.windows_per_step, config.evaluation.sample_tokens
-    batches = PackedBatches(train, model.micro_batch, windows, config.run.seed)
+    net, size, work = pretrain.of_model(config, dataset, most, packed=True)
+    stop_after_answers(net, train, tokenizer)
+    tokens = config.evaluation.sample_tokens
+    batches = PackedBatches(train, size, config.windows_per_step, config.run.seed)
     count = config.evaluation.batches * (config.micro_batch or capacity.UNIT)
-    validation = Validation(held_out, model.micro_batch, count, tokenizer)
-    return Work(
-        net=model.net,
-        module=model.module,
+    validation = Validation(held_out, size, count, tokenizer)
+    return work(
         batches=batches,
         validation=validation,
         items_per_step=batches.answers_per_step,
-        tokens_per_step=config.tokens_per_step,
-        samples_per_step=windows,
-        flops_per_token=networks.flops_per_token(model.net, config.sequence_length),
-        save_model=model.save,
-        load_model=model.load,
-        data=dataset.digest,
-        check=model.check,
         weight=batches.weight,
-        sample=(lambda: sample(model.net, held_out, tokenizer, tokens, config.run.seed)) if tokens else None,
+        sample=(lambda: sample(net, held_out, tokenizer, tokens, config.run.seed)) if tokens else None,
         validation_figures=validation.figures,
     )
 

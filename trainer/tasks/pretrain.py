@@ -3,9 +3,8 @@
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -33,21 +32,12 @@ COUNTED = 1024
 """Windows whose bytes are counted at once; their tokens take a few megabytes of memory."""
 
 
-@dataclass(frozen=True)
-class Model:
-    """The fields of Work that follow from the model, whatever the data."""
+def of_model(
+    config: Config, dataset: Dataset, most: int | None = None, packed: bool = False
+) -> tuple["PreTrainedModel", int, Callable[..., Work]]:
+    """The model, its micro-batch, and a Work that lacks only what follows from the data.
 
-    net: "PreTrainedModel"
-    module: Any
-    micro_batch: int
-    save: Callable[[Weights, Path], None]
-    load: Callable[[Path], None]
-    check: Callable[[torch.dtype], None]
-
-
-def build_model(config: Config, dataset: Dataset, most: int | None = None, packed: bool = False) -> Model:
-    """most: the largest micro-batch. packed: several texts share a row.
-
+    most: the largest micro-batch. packed: several texts share a row.
     Raises UserError when the model does not fit the data or the settings.
     """
     tokenizer = dataset.directory / "tokenizer.json"
@@ -72,7 +62,22 @@ def build_model(config: Config, dataset: Dataset, most: int | None = None, packe
         else:
             load_weights(folder.parent, net)
 
-    return Model(net, module, size, save_model, load_model, functools.partial(checks.check, key, module))
+    work = functools.partial(
+        Work,
+        net=net,
+        module=module,
+        tokens_per_step=config.tokens_per_step,
+        samples_per_step=config.windows_per_step,
+        flops_per_token=networks.flops_per_token(net, config.sequence_length),
+        save_model=save_model,
+        load_model=load_model,
+        data=dataset.digest,
+        check=functools.partial(checks.check, key, module),
+        activations=module.attention_statistics
+        if config.metrics.attention_statistics and isinstance(module, LanguageModel)
+        else None,
+    )
+    return net, size, work
 
 
 #: Tokens of the validation text that are the sample's prompt where none is given.
@@ -88,8 +93,7 @@ def build(config: Config, most: int | None = None) -> Work:
     """Raises UserError when the data is missing or does not fit the settings."""
     dataset = open_dataset(config.data.directory, config.data.verify)
     tokenizer = dataset.directory / "tokenizer.json"
-    model = build_model(config, dataset, most)
-    net, module, size = model.net, model.module, model.micro_batch
+    net, size, work = of_model(config, dataset, most)
     evaluation = config.evaluation
 
     def sample() -> str:
@@ -113,25 +117,13 @@ def build(config: Config, most: int | None = None) -> Work:
         config.micro_batch or capacity.UNIT,
         tokenizer=tokenizer,
     )
-    return Work(
-        net=net,
-        module=module,
+    return work(
         batches=text_batches(dataset.train, config.sequence_length, size, config.tokens_per_step, config.run.seed),
         validation=validation,
         items_per_step=config.tokens_per_step,
-        tokens_per_step=config.tokens_per_step,
-        samples_per_step=config.windows_per_step,
-        flops_per_token=networks.flops_per_token(net, config.sequence_length),
-        save_model=model.save,
-        load_model=model.load,
-        data=dataset.digest,
-        check=model.check,
         expected_loss=None if config.model.name else math.log(net.config.get_text_config().vocab_size),
-        sample=sample if config.evaluation.sample_tokens > 0 else None,
+        sample=sample if evaluation.sample_tokens > 0 else None,
         validation_figures=validation.figures,
-        activations=module.attention_statistics
-        if config.metrics.attention_statistics and isinstance(module, LanguageModel)
-        else None,
     )
 
 

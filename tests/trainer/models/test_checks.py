@@ -13,7 +13,6 @@ from transformers import AutoConfig
 from tests.trainer import toy
 from tests.trainer.conftest import Workers
 from tests.trainer.models.test_causal import FAMILIES, GROUPED, SMALL, network
-from trainer.data.batches import open_dataset
 from trainer.errors import UserError
 from trainer.models import networks
 from trainer.tasks import pretrain
@@ -55,7 +54,7 @@ def built(kind: str, shape: dict[str, Any], dataset: Path, folder: Path) -> Any:
     config = toy.configuration(
         model__config=folder / "config.json", data__directory=dataset, run__directory=folder / "run", sequence_length=32
     )
-    return pretrain.build_model(config, open_dataset(str(dataset)))
+    return pretrain.build(config)
 
 
 @pytest.mark.parametrize("name", SOUND)
