@@ -219,30 +219,30 @@ def test_a_gated_model_says_what_to_do(
         assert "secrets.huggingFaceToken" in line
 
 
-def test_too_little_space_is_said_before_the_weights_come(
-    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    hub.sizes = dict.fromkeys(WEIGHTS, 10**16)
-    assert run(tmp_path / "m") == 2
-    assert "20000000.0 GB are missing, and the volume has" in capsys.readouterr().err
-    assert not [path for path, _ in hub.asked if path.endswith("safetensors")]
+UNFIT = ("pytorch_model.bin", "../a.safetensors", 5)
+INDICES = [json.dumps({"weight_map": {"layer.0": named}}).encode() for named in UNFIT]
 
 
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("change", "said"),
     [
         ({"config.json": b'{"model_type": "its-own"}'}, "code that comes with a model is not run"),
         ({"model.safetensors.index.json": b"{}"}, "has no weights as safetensors"),
+        *(({"model.safetensors.index.json": index}, "its model.safetensors.index.json names ") for index in INDICES),
+        # transformers would take the model that it names
+        ({"adapter_config.json": b'{"peft_type": "XLORA"}'}, "is an adapter, or brings one;"),
+        ({}, "20000000.0 GB are missing, and the volume has"),
     ],
-    ids=["code", "pickle"],
 )
-def test_what_the_trainer_cannot_use_is_refused_before_the_weights_come(
-    change: dict[str, bytes], expected: str, hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_the_trainer_cannot_use_or_keep_is_refused_before_the_weights_come(
+    change: dict[str, bytes], said: str, hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hub.files = NEEDED | LEFT | change
+    hub.files, hub.sizes = hub.files | change, {} if change else dict.fromkeys(WEIGHTS, 10**16)
     assert run(tmp_path / "m") == 2
-    assert expected in capsys.readouterr().err
-    assert not [path for path, _ in hub.asked if path.endswith("safetensors")]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("--model org/tiny: ")
+    assert said in line
+    assert not [path for path, _ in hub.asked if path.endswith((".safetensors", ".bin", ".py"))]
 
 
 def test_a_name_that_the_hub_does_not_know_or_no_hub_is_one_line(
@@ -298,27 +298,6 @@ def test_a_file_that_is_longer_than_the_hub_says_is_not_written_to_its_end(tmp_p
         with pytest.raises(UserError, match="the hub sends more than the 10 bytes that it says"):
             bounded.write(parts[-1])
     assert (tmp_path / "part").stat().st_size == 0
-
-
-@pytest.mark.parametrize("named", ["pytorch_model.bin", "../a.safetensors", 5])
-def test_an_index_names_safetensors_beside_it_or_is_refused_before_they_come(
-    named: Any, hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    index = json.dumps({"weight_map": {"layer.0": named}}).encode()
-    hub.files = hub.files | {"model.safetensors.index.json": index}
-    assert run(tmp_path / "m") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("--model org/tiny: its model.safetensors.index.json names ")
-    assert not [path for path, _ in hub.asked if path.endswith((".safetensors", ".bin", ".py"))]
-
-
-def test_an_adapter_is_refused_since_transformers_would_take_the_model_that_it_names(
-    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    hub.files = hub.files | {"adapter_config.json": b'{"peft_type": "XLORA", "base_model_name_or_path": "org/evil"}'}
-    assert run(tmp_path / "m") == 2
-    assert capsys.readouterr().err.startswith("--model org/tiny: is an adapter, or brings one;")
-    assert not hub.asked
 
 
 @pytest.mark.parametrize("name", [FETCHED, "manifest.json"])

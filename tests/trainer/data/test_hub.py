@@ -161,7 +161,7 @@ def test_a_folder_of_two_formats_is_refused_and_names_both(tmp_path: Path, names
     hub._require_whole("hf:x", tmp_path, {}, hub._named("hf:x", tmp_path))
 
 
-@pytest.mark.parametrize("below", ["", "train", "en/train"])
+@pytest.mark.parametrize("below", ["", "en/train"])
 def test_a_folder_of_save_to_disk_is_refused_with_the_way_out(tmp_path: Path, below: str) -> None:
     from datasets import Dataset
 

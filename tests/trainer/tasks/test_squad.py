@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
@@ -222,6 +222,7 @@ def test_only_for_a_compiled_graph_are_all_batches_of_one_length(
     assert widths(compile="true") == {80}
 
 
+@settings(max_examples=40)
 @given(data=st.data(), size=st.integers(1, 12), longest=st.integers(1, 12))
 def test_the_best_span_is_the_best_of_all(data: st.DataObject, size: int, longest: int) -> None:
     numbers = st.lists(st.floats(-5, 5, width=32), min_size=size, max_size=size)
@@ -250,8 +251,8 @@ def test_scores_are_the_official_ones() -> None:
 def test_silence_must_beat_the_best_answer_by_the_threshold(
     arguments: Callable[..., list[str]], tmp_path: Path, threshold: float, said: str
 ) -> None:
-    settings = configuration.load(arguments(tmp_path, question_answering__null_threshold=threshold)).question_answering
-    validation = squad.Validation(cast(Any, None), [Question("a", "?", "oak", (), ())], rows(1), settings, 8, 0, None)
+    asked = configuration.load(arguments(tmp_path, question_answering__null_threshold=threshold)).question_answering
+    validation = squad.Validation(cast(Any, None), [Question("a", "?", "oak", (), ())], rows(1), asked, 8, 0, None)
     validation._judge([(0, 3.0, 0, 3, 9.0), (0, 1.0, 0, 1, 4.0)])  # the window least sure of silence decides: 4 to 3
     assert validation.answers == {"a": said}
 
