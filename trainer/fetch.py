@@ -10,7 +10,6 @@ against the hub's checksum, all files are of one revision, and after a kill the 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import shutil
 import sys
 from collections.abc import Collection
@@ -216,8 +215,9 @@ def _is_whole(path: Path, file: RepoSibling) -> bool:
         return False
     if file.lfs is not None:
         return sha256(path) == file.lfs.sha256
-    content = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest() == file.blob_id
+    from huggingface_hub.utils.sha import git_hash
+
+    return git_hash(path.read_bytes()) == file.blob_id
 
 
 def _refusal(model: str, error: Exception) -> str:

@@ -167,9 +167,7 @@ def _gpt2() -> Tokenizer:
             "install it or give a folder with tokenizer.json"
         )
     folder = Path(package.origin).parent / "data"
-    words, merges = ((folder / name).read_text("utf-8") for name in ("encoder.json", "vocab.bpe"))
-    pairs: Any = [tuple(line.split()) for line in merges.splitlines() if line and not line.startswith("#version")]
-    built = Tokenizer(models.BPE(vocab=json.loads(words), merges=pairs))
+    built = Tokenizer(models.BPE.from_file(str(folder / "encoder.json"), str(folder / "vocab.bpe")))
     built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     built.decoder = decoders.ByteLevel()
     built.post_processor = processors.ByteLevel(trim_offsets=False)
