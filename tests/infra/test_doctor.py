@@ -44,7 +44,6 @@ def test_who_may_not_change_a_bucket_s_policy_is_told_before_the_cluster_is_paid
     ("kind", "command", "name"),
     [
         ("machineTypes", "machine-types", "a2-highgpu-8g"),
-        ("diskTypes", "disk-types", "pd-balanced"),
         ("acceleratorTypes", "accelerator-types", "nvidia-tesla-a100"),
     ],
 )

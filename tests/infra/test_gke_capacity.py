@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from infra import cost
+from infra.gke.keys import kinds, pool_name
 from infra.parse import parse
 from review.recording import Recorded, Recording, record
 from tests.infra.recorded import changed, recorded
@@ -21,10 +22,6 @@ def stack(name: str = "gcp-a100", **nodes: Any) -> Recording:
 def pools(recording: Recording) -> dict[str, Recorded]:
     made = {item.name: item for item in recording.all("gcp:container/nodePool") if item.name != "system"}
     return dict(sorted(made.items()))
-
-
-def pod(recording: Recording) -> dict[str, Any]:
-    return recording.one("Job", "training").inputs["spec"]["template"]["spec"]
 
 
 def test_spot_then_flex_start_then_on_demand() -> None:
@@ -57,9 +54,8 @@ def test_spot_then_flex_start_then_on_demand() -> None:
     ],
 )
 def test_a_pool_for_each_way(name: str, consumption: str, fallback: str, made: list[str]) -> None:
-    recording = stack(name, consumption=consumption, fallback=fallback)
-    assert list(pools(recording)) == made
-    assert (LABEL in pod(recording)["nodeSelector"]) is (len(made) > 1)
+    config = parse(changed(name, nodes={"consumption": consumption, "fallback": fallback}), name)
+    assert [pool_name(config, kind) for kind in kinds(config)] == made
 
 
 def test_an_elastic_training_runs_on_all_of_them_at_once() -> None:
@@ -70,8 +66,6 @@ def test_an_elastic_training_runs_on_all_of_them_at_once() -> None:
         (job,) = (item for item in made.resources if item.kind == "Job" and item.name.startswith(name))
         assert job.inputs["spec"]["template"]["spec"]["nodeSelector"] == {LABEL: CLASS}
         assert order.urn in made.earlier(job)
-    # Spot's notice is the shortest time to save.
-    assert pod(made)["terminationGracePeriodSeconds"] == pod(stack())["terminationGracePeriodSeconds"]
     assert {item.urn for item in pools(made).values()} <= made.earlier(order)
     assert order.deleted_with == made.one("Cluster").urn
 
