@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.trainer import toy
 from tests.trainer.conftest import Workers
@@ -74,6 +74,17 @@ def test_every_family_passes_with_large_weights_in_half_precision(family: str) -
     from trainer.models import checks
 
     checks.check("model.name", networks.module(network(family).to(torch.bfloat16)), torch.bfloat16)
+
+
+def test_half_precision_hides_no_loss_that_a_model_adds() -> None:
+    """Bamba's z-loss, half a percent of the whole."""
+    from trainer.models import checks
+
+    state = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "attn_layer_indices": [1]}
+    shape: Any = AutoConfig.for_model("bamba", **GROUPED, **state, z_loss_coefficient=1e-3)
+    net: Any = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16)
+    with pytest.raises(UserError, match=r"bamba model in transformers is .*: it learns something else"):
+        checks.check("model.name", networks.module(net), torch.bfloat16)
 
 
 @pytest.mark.parametrize("name", UNSOUND)
