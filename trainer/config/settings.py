@@ -102,7 +102,8 @@ class Adapter(Settings):
     dropout: Annotated[Decay, UPDATES] = 0.0
     """The fraction of a layer's input that is hidden from the adapter, drawn anew at each pass."""
     targets: str = ALL_LINEAR
-    """Layers that get an adapter: all-linear, or comma-separated names such as q_proj,v_proj."""
+    """Layers that get an adapter: all-linear, or comma-separated names such as q_proj,v_proj. The experts of a mixture
+    are no layers of their own in transformers 5 and get none."""
 
 
 class Data(Settings):
