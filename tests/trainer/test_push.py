@@ -170,7 +170,6 @@ def test_what_is_there_is_replaced_when_asked_for_alone(hub: Hub, run: Path, cap
         ("write", "/api/models", [], "the hub refuses it: You do not have the right to write here"),
         ("write", "", ["--repository", "a b"], "--repository a b: "),
         ("write", "", ["--merge"], "--merge: "),
-        ("write", "", ["--step", "7"], "--step 7: "),
     ],
 )
 def test_what_the_hub_would_refuse_is_one_line(

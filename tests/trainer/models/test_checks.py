@@ -30,14 +30,12 @@ BALANCED = "it learns something else; .* output_router_logits: false for a mixtu
 LATER = "sees later tokens: its logits before a changed token differ by .* of their size; name a causal"
 UNSOUND: dict[str, tuple[str, dict[str, Any], str]] = {
     "mixtral with a balancing loss": ("mixtral", EXPERTS | {"output_router_logits": True}, BALANCED),
-    "olmoe with a balancing loss": ("olmoe", EXPERTS | {"output_router_logits": True}, BALANCED),
     "a faint balancing loss": (
         "mixtral",
         EXPERTS | {"output_router_logits": True, "router_aux_loss_coef": 1e-9},
         BALANCED,
     ),
     "bert": ("bert", SMALL, LATER),
-    "electra": ("electra", SMALL | {"embedding_size": 32}, LATER),
     "xlnet": ("xlnet", {"d_model": 32, "n_layer": 1, "n_head": 2, "d_inner": 64, "vocab_size": 500}, LATER),
     "gemma3 both ways": ("gemma3_text", GROUPED | {"use_bidirectional_attention": True}, LATER),
     "roberta": ("roberta", SMALL | {"is_decoder": True}, r"this roberta model cannot compute a text \("),
