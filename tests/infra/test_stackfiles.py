@@ -93,7 +93,7 @@ def refusal(content: str | bytes, folder: Path, monkeypatch: pytest.MonkeyPatch)
         ),
         # Pulumi reads the first document alone, and we would not get to the end of these.
         (BASE + "---\nconfig: {}\n", "is not YAML: line 3 begins a second document"),
-        (BASE + f"  trainyard:sweep: {'[' * 2000}{']' * 2000}\n", "is not YAML: sections stand too deep"),
+        (BASE + f"  trainyard:sweep: {'[' * 1000}{']' * 1000}\n", "is not YAML: sections stand too deep"),
     ],
 )
 def test_a_file_that_is_no_stack_file_is_refused_by_its_line(

@@ -37,7 +37,7 @@ KUBECONFIGS = {
     "bad YAML": b"clusters: [\n",
     "a context of text": b"clusters: []\ncontexts: [{name: mine, context: there}]\nusers: []\n",
     "a name that is a list": b"contexts: [{name: [mine], context: {}}]\n",
-    "a deep file": 2000 * b"[",
+    "a deep file": 1000 * b"[",
     **{
         f"extensions: {given}": (
             f"clusters: [{{name: c, cluster: {{server: 3, extensions: {given}}}}}]\n"
