@@ -31,16 +31,16 @@ SLOW = 15
 MAINTAINED = ("The resources in the stack have been deleted, but the history", "If you want to remove the stack compl")
 
 
-def pulumi(command: str, stack: str, yes: bool, local: bool, *options: str) -> int:
-    """Run `up` or `destroy`.
+def pulumi(command: str, stack: str, yes: bool, local: bool, *options: str, preview: bool = False) -> int:
+    """Run `up` or `destroy`. `preview`: also with `yes`, since Pulumi's own guards stand there.
 
     Raises:
         CommandError: the stack is locked, or its node was stopped meanwhile.
     """
     if local and (locked := lock(stack)):
         raise CommandError(locked)
-    typed = ["pulumi", command, "--stack", stack, *(["--yes", "--skip-preview", "--suppress-progress"] if yes else [])]
-    whole = [*typed, *options]
+    unasked = ["--yes", *([] if preview else ["--skip-preview"]), "--suppress-progress"] if yes else []
+    whole = ["pulumi", command, "--stack", stack, *unasked, *options]
     if not sys.stdout.isatty():
         code = _piped(whole, local)
     elif local and command == "destroy" and sys.stdin.isatty():

@@ -66,7 +66,8 @@ def up(stack: StackName = "", yes: Yes = False, data: Data = None, follow_links:
     code = run("pulumi", "stack", "select", "--create", stack)
     options = ["--suppress-outputs"] if local else []
     code = code or (_upload(uploads, stack, yes, local, follow_links) if uploads else 0)
-    code = code or pulumi("up", stack, yes, local, *options)
+    # What `pulumi state protect` protects is refused in a preview, or in the middle of what replaces it.
+    code = code or pulumi("up", stack, yes, local, *options, preview=config.cluster.replace)
     return code or _resume(stack)
 
 

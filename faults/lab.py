@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -132,7 +133,7 @@ class Pod:
 
 
 class Lab(contextlib.ExitStack):
-    """Everything that one fault needs. Leaving it ends every process and removes every namespace."""
+    """Everything that one fault needs. Leaving it, also by SIGTERM, ends each process and removes each namespace."""
 
     def __init__(self, folder: Path, dataset: Path) -> None:
         super().__init__()
@@ -143,14 +144,25 @@ class Lab(contextlib.ExitStack):
         self._etcd: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Lab:
+        # Before anything is there that would be left.
+        self.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _begin(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.network = self.enter_context(Network())
+        self.network = Network()
+        self.callback(self.network.remove)
+        self.network.make()
         self.journal = Journal(self._run)
         self.callback(self._end)
         for name, number in (("etcd", ETCD), *((f"n{i}", FIRST + i) for i in range(MACHINES))):
             self.network.add(name, number)
         self.start_etcd()
-        return self
 
     def _end(self) -> None:
         self.journal.end()

@@ -14,17 +14,17 @@ class Network:
     """Machines that reach each other and nothing else. Several networks may exist at once."""
 
     def __init__(self) -> None:
-        self._prefix = f"chaos-{secrets.token_hex(4)}"
+        self.prefix = f"chaos-{secrets.token_hex(4)}"
         self.addresses: dict[str, str] = {}
         """By machine."""
 
-    def __enter__(self) -> Network:
+    def make(self) -> None:
         _ip("netns", "add", self._space(HUB))
         self._set(HUB, "add", "br0", "type", "bridge")
         self._set(HUB, "set", "br0", "up")
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def remove(self) -> None:
+        """Also what is half made."""
         for machine in (*self.addresses, HUB):
             subprocess.run(["ip", "netns", "del", self._space(machine)], capture_output=True, check=False)
 
@@ -47,7 +47,7 @@ class Network:
         return ["nsenter", f"--net=/run/netns/{self._space(machine)}", "--"]
 
     def _space(self, machine: str) -> str:
-        return f"{self._prefix}-{machine}"
+        return f"{self.prefix}-{machine}"
 
     def _set(self, machine: str, *link: str) -> None:
         _ip("-n", self._space(machine), "link", *link)

@@ -119,6 +119,13 @@ class Stack:
         found = ((self._exported() or {}).get("deployment") or {}).get("resources") or []
         return [each["urn"] for each in found if not each["type"].startswith("pulumi:")]
 
+    def objects(self) -> list[str]:
+        """KIND NAME of the Kubernetes objects in its state that belong to no namespace."""
+        state = (self._exported() or {}).get("deployment") or {}
+        kinds = [each for each in state.get("resources") or [] if each["type"].startswith("kubernetes:")]
+        named = [(each["type"].rpartition(":")[2], each["inputs"]["metadata"]) for each in kinds]
+        return [f"{kind} {metadata['name']}" for kind, metadata in named if "namespace" not in metadata]
+
     def _exported(self) -> dict[str, Any] | None:
         """Its state; None: there is no such stack."""
         try:

@@ -75,7 +75,18 @@ def remember(config: StackConfig, written: Mapping[str, Any], cluster: Cluster, 
 
 def hold(config: StackConfig, stack: str) -> dict[str, Any]:
     """What this living stack was built with. Raises ConfigError with every forbidden change."""
-    built = read()
+    try:
+        built = read()
+    except Exception as error:
+        refused = (
+            f"the stack's state cannot be read ({error}), and so not whether this would replace its cluster or data; "
+            f"`pulumi stack export --stack {stack}` reads it too; then the same command again, or set "
+            "cluster.replace: true to go on and lose what is there"
+        )
+        if not config.cluster.replace:
+            raise ConfigError(stack, [refused]) from None
+        pulumi.warn(refused)
+        built = {}
     if found := list(problems(config, built)):
         raise ConfigError(stack, found)
     for line in cautions(config, built):
@@ -94,13 +105,7 @@ def hold(config: StackConfig, stack: str) -> dict[str, Any]:
 def read() -> dict[str, Any]:
     """What this stack was built with, from its own state; empty for a stack that was never built."""
     name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
-    try:
-        state: Any = pulumi.runtime.invoke(STATE, {"stackName": name}).value
-    except Exception as error:
-        pulumi.warn(
-            f"cannot read the stack's state, so changes that would replace its cluster or data are not refused: {error}"
-        )
-        return {}
+    state: Any = pulumi.runtime.invoke(STATE, {"stackName": name}).value
     found: dict[str, Any] = {}
     for resource in (state or {}).get("outputs", {}).values():
         if resource["type"] == BUILT:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 
 from kubernetes import client
@@ -33,6 +32,9 @@ def destroy(subject: Subject) -> str:
     doubt = _tidy(subject)
     clock = time.monotonic()
     count = len(stack.resources())
+    # Of a second try, too: the first may have left what is no longer in the state.
+    state.notes["objects"] = sorted({*state.notes.get("objects", []), *stack.objects()})
+    state.save()
     stack.destroy()
     state.billed_to = time.time()
     stack.remove()
@@ -75,25 +77,18 @@ def leftovers(subject: Subject) -> str:
 
 def _objects(subject: Subject) -> tuple[str, list[str]]:
     """Objects of the stack that an existing cluster still has, by their names."""
-    api, namespace = (
-        connect(str(subject.config.cluster.context), subject.config.cluster.kubeconfig),
-        subject.config.cluster.namespace,
-    )
+    api = connect(str(subject.config.cluster.context), subject.config.cluster.kubeconfig)
     core, rbac, other = client.CoreV1Api(api), client.RbacAuthorizationV1Api(api), client.SchedulingV1Api(api)
     lists = {
-        "namespace": core.list_namespace,
-        "volume": core.list_persistent_volume,
-        "cluster role": rbac.list_cluster_role,
-        "cluster role binding": rbac.list_cluster_role_binding,
-        "priority class": other.list_priority_class,
+        "Namespace": core.list_namespace,
+        "PersistentVolume": core.list_persistent_volume,
+        "ClusterRole": rbac.list_cluster_role,
+        "ClusterRoleBinding": rbac.list_cluster_role_binding,
+        "PriorityClass": other.list_priority_class,
     }
-    left = [
-        f"{kind} {item['metadata']['name']}"
-        for kind, ask in lists.items()
-        for item in as_json(ask)["items"]
-        if re.fullmatch(rf"(trainyard-)?{re.escape(namespace)}(-.*)?", item["metadata"]["name"])
-    ]
-    return f"{', '.join(lists)} of the cluster", left
+    found = [f"{kind} {item['metadata']['name']}" for kind, ask in lists.items() for item in as_json(ask)["items"]]
+    had = subject.state.notes.get("objects", [])
+    return f"{', '.join(lists)} of the cluster", [each for each in found if each in had]
 
 
 def cost(subject: Subject) -> str:

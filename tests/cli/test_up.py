@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from cli.__main__ import main
-from infra.stackfiles import NODE_CONTEXT
+from infra.stackfiles import NODE_CONTEXT, stack_file_values
 from infra.state import BUILT
 from review.recording import Recording, record_anywhere
 from tests.forked import fork
@@ -62,6 +62,16 @@ def test_a_cloud_stack_is_made_where_it_is_not_there_and_destroyed_with_its_hist
     looked, destroyed = [line.split() for line in typed.read_text().splitlines()[-2:]]
     assert looked[:2] == ["stack", "export"]
     assert destroyed == ["destroy", "--stack", "gcp-c3", *ASK_NOBODY, "--suppress-outputs"]
+
+
+def test_an_up_that_may_replace_has_pulumis_preview(typed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There Pulumi refuses to replace what `pulumi state protect` protects; without it, when half is replaced."""
+    values = stack_file_values("gcp-c3")
+    monkeypatch.setattr(
+        "cli.target.stack_file_values", lambda _: {**values, "cluster": {**values["cluster"], "replace": True}}
+    )
+    assert main(["up", "--stack", "gcp-c3", "--yes"]) == 0
+    assert "up --stack gcp-c3 --yes --suppress-progress\n" in typed.read_text()
 
 
 @pytest.mark.parametrize(("command", "fails", "code"), [("up", "up", 9), ("down", "destroy", 9), ("down", "stack", 1)])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +28,7 @@ from trainer.contract import EXIT_FATAL
     reason="network namespaces need root, iproute2, util-linux and tini",
 )
 def test_two_nodes_become_one_when_the_machine_of_rank_0_goes_without_a_word(tmp_path: Path) -> None:
-    """No other test drops all packets of a machine. Here it also has the workers' store."""
+    """No other test drops all packets of a machine. Here it also has the workers' store. SIGTERM leaves nothing."""
 
     class Quick(Lab):
         def launch(self, machine: str, arguments: list[str]) -> list[str]:
@@ -34,7 +36,8 @@ def test_two_nodes_become_one_when_the_machine_of_rank_0_goes_without_a_word(tmp
             timing = ["--rdzv-conf", "keep_alive_interval=1,last_call_timeout=2"]
             return [*(command := super().launch(machine, arguments))[:2], *timing, *command[2:]]
 
-    with Quick(tmp_path / "lab", make_dataset(tmp_path / "data")) as lab:
+    lab = Quick(tmp_path / "lab", make_dataset(tmp_path / "data"))
+    with contextlib.suppress(KeyboardInterrupt), lab:
         pods = lab.start(2, tokens_per_step=128, **{"checkpoint.every_steps": 5})
         # One that starts late comes in a second round.
         lab.until(lambda: all(pod.rounds and pod.rounds[-1][1] == 2 for pod in pods), 90, "both in a round")
@@ -44,6 +47,9 @@ def test_two_nodes_become_one_when_the_machine_of_rank_0_goes_without_a_word(tmp
         lab.until(lambda: (first.round + 1, 1, 0) in pods[0].rounds, 90, "a round without it")
         lab.more_steps(1)
         assert lab.journal.lost <= 5 + 2
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert not [space for space in os.listdir("/run/netns") if space.startswith(lab.network.prefix)]
+    assert [pod.name for pod in lab.pods if pod.code is None] == []
 
 
 @pytest.mark.parametrize(

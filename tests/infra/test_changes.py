@@ -9,7 +9,7 @@ import pytest
 
 from infra import changes
 from infra.clouds import CLOUDS, keys
-from infra.config import StackConfig
+from infra.config import ConfigError, StackConfig
 from infra.effect import Replaces, marks
 from infra.parse import parse
 from review.recording import record
@@ -173,6 +173,18 @@ def test_a_key_that_had_no_effect_and_is_refused_now_can_be_removed_from_a_livin
 def test_a_stack_that_does_not_live_is_held_to_nothing() -> None:
     assert list(changes.problems(config(C3, {}), {})) == []
     assert not list(changes.cautions(config(G4, {"nodes": {"max": 101}}), {})), "a first up has no old size"
+
+
+def test_a_state_that_cannot_be_read_is_no_state_that_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object) -> None:
+        raise RuntimeError("no bucket")
+
+    warned = list[str]()
+    monkeypatch.setattr(changes, "read", unreachable)
+    monkeypatch.setattr(pulumi, "warn", warned.append)
+    with pytest.raises(ConfigError, match=r"cannot be read \(no bucket\).*; `pulumi stack export --stack gcp-c3`"):
+        changes.hold(config(C3, {}), C3)
+    assert (changes.hold(config(C3, REPLACE), C3), len(warned)) == ({}, 1)
 
 
 def test_marks_name_parts_and_kinds_that_there_are() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -163,17 +162,23 @@ def test_a_doctor_that_stops_the_proof_names_the_stack_that_the_user_has(
         close.cost(subject)
 
 
-def test_what_another_stack_has_is_no_leftover(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = ["trainyard-prove-local", "trainyard-prove-local-etcd", "trainyard-trainyard-prove-local"]
-    others = ["trainyard-prove-local2", "trainyard-prove-loc", "my-trainyard-prove-local"]
+def test_what_another_stack_has_is_no_leftover(pulumi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """prove-local-sweep may live on the same node."""
+    own = ["trainyard-prove-local", "trainyard-trainyard-prove-local"]
+    others = ["trainyard-prove-local-sweep", "trainyard-trainyard-prove-local-sweep", "my-trainyard-prove-local"]
     found = {"items": [{"metadata": {"name": name}} for name in (*own, *others)]}
     monkeypatch.setattr("prove.close.as_json", lambda ask: found)
     monkeypatch.setattr("prove.close.connect", lambda *_: None)
-    values = overridden(stack_file_values("local"), "local", State("local", Path()))
-    config = parse({**values, "cluster": {**values["cluster"], "namespace": "trainyard-prove-local"}}, "prove-local")
-    subject: Any = SimpleNamespace(config=config)
-    left = close._objects(subject)[1]
-    assert [each.removeprefix("namespace ") for each in left if each.startswith("namespace ")] == own
+    monkeypatch.setattr("faults.stack.Stack.destroy", lambda stack: None)
+    monkeypatch.setattr("faults.stack.Stack.remove", lambda stack: None)
+    types = ["core/v1:Namespace", "core/v1:PersistentVolume", "core/v1:Service"]
+    inputs = [*({"metadata": {"name": name}} for name in own), {"metadata": {"name": own[0], "namespace": own[0]}}]
+    made = [{"urn": "u", "type": f"kubernetes:{kind}", "inputs": put} for kind, put in zip(types, inputs, strict=True)]
+    pulumi.write_text(json.dumps({"deployment": {"resources": made}}))
+    subject = Subject("local", State("local", tmp_path / "state.json"), lambda _: None)
+    monkeypatch.setattr("prove.close._tidy", lambda subject: "")
+    close.destroy(subject)
+    assert close._objects(subject)[1] == [f"Namespace {own[0]}", f"PersistentVolume {own[1]}"]
 
 
 def test_a_stack_that_is_there_is_not_touched(pulumi: Path, refused: Prove, tmp_path: Path) -> None:
