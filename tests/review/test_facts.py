@@ -7,6 +7,20 @@ import re
 import pytest
 
 from cli.__main__ import main
+from infra.stackfiles import ROOT
+from review import facts
+
+
+#: Words and choices of this project.
+OURS = ("keys.yaml", "defaults.yaml")
+
+
+def test_each_file_of_facts_has_its_source_and_a_day() -> None:
+    files = [path for place in ("infra/**", "trainer/config", "workloads") for path in ROOT.glob(f"{place}/*.yaml")]
+    texts = {path: path.read_text() for path in files if path.name not in OURS}
+    assert len(texts) > 20
+    assert [path for path, text in texts.items() if not re.search("source", text, re.IGNORECASE)] == []
+    assert [path for path, text in texts.items() if not facts.DAY.search(text)] == []
 
 
 def test_the_command_lists_the_oldest_first(capsys: pytest.CaptureFixture[str]) -> None:
