@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from infra.clouds import keys
-from infra.stackfiles import stack_file_values
+from infra.stackfiles import ROOT, stack_file_values
 from review.docs import DOCUMENTS, refreshed, stack_table
 
 
@@ -16,6 +17,12 @@ def test_generated_parts_are_current(path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     text = path.read_text()
     assert text == refreshed(text, DOCUMENTS[path]), "run `make docs`"
+
+
+def test_readme_shows_the_last_proof() -> None:
+    """Its seconds and losses are those of that day."""
+    day = json.loads((ROOT / "bench/results/prove-local.json").read_text())["date"][:10]
+    assert f"(bench/results/prove-local.md), {day}," in (ROOT / "README.md").read_text()
 
 
 def test_a_stack_without_a_list_price_has_a_question_mark(monkeypatch: pytest.MonkeyPatch) -> None:
