@@ -42,7 +42,7 @@ def open_regular(path: Path, inside: Path | None = None) -> BufferedReader:
     inside: the folder that was listed for this file, which a link may not lead out of.
     """
     if inside is not None and not is_inside(path, inside):
-        raise Unfit(path, "is a link that leads out of its folder; put the file itself there")
+        raise Unfit(path, "leads out of its folder; put the file itself there")
     kind = stat.S_IFMT(os.stat(str(path)).st_mode)
     if kind != stat.S_IFREG:
         raise Unfit(path, f"is {KINDS.get(kind, 'a device')}, no regular file")

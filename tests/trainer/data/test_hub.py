@@ -131,7 +131,7 @@ def test_a_card_that_names_files_outside_of_its_folder_is_refused(tmp_path: Path
     (folder / "link").symlink_to(other)
     said = f"configs:\n- config_name: default\n  {card}" if card.startswith("data") else card
     (folder / "README.md").write_text(f"---\n{said}\n---\nText\n")
-    with pytest.raises(UserError, match=r"link that leads out of its folder|not in the folder"):
+    with pytest.raises(UserError, match=r"leads out of its folder|not in the folder"):
         hub._open(f"hf:{folder}")
 
 

@@ -95,7 +95,7 @@ def test_weights_that_are_none_are_called_that(opener: str, folder: Path, tmp_pa
     assert "is a Git LFS pointer" in refusal(opener, folder)
     weights.rename(tmp_path / "elsewhere.safetensors")
     weights.symlink_to(tmp_path / "elsewhere.safetensors")
-    assert "is a link that leads out of its folder" in refusal(opener, folder)
+    assert "leads out of its folder" in refusal(opener, folder)
 
 
 def test_a_config_larger_than_any_models_is_not_read(folder: Path) -> None:
