@@ -10,7 +10,6 @@ from cli.__main__ import main
 from infra.stackfiles import ROOT
 from review import facts
 
-
 #: Words and choices of this project.
 OURS = ("keys.yaml", "defaults.yaml")
 
