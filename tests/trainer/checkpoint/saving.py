@@ -57,7 +57,10 @@ def killed_while_saving(run: Path, at: int = 0, largest: int = 0) -> bool:
     training = trained(2)
     child = os.fork()
     if child == 0:
-        save_and_die(str(run), training, at, largest)
+        try:
+            save_and_die(str(run), training, at, largest)
+        finally:
+            os._exit(1)  # an error, which this process must not carry on into its parent's work
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code in (0, -signal.SIGKILL, -signal.SIGXFSZ)
     return code != 0
