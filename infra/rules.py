@@ -118,8 +118,8 @@ def _worker_environment(config: StackConfig) -> Iterator[str]:
 )
 @breaks(
     "aws-g4dn",
-    {"nodes": {"machineType": "G4DN.XLARGE"}},
-    "nodes.machineType: 'G4DN.XLARGE' is not known as a worker; allowed: g4dn.xlarge, g4dn.2xlarge, g4dn.4xlarge",
+    {"nodes": {"machineType": "G6.XLARGE"}},
+    "nodes.machineType: 'G6.XLARGE' is not known as a worker; allowed: g6.",
 )
 def _machine(config: StackConfig) -> Iterator[str]:
     cloud, wanted = cloud_of(config), config.section(NodesConfig).machine_type

@@ -69,8 +69,21 @@ def _addresses(given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(str(ipaddress.ip_network(text)) for text in given)
 
 
-#: Where an own server may stand. RFC 1918, 6598, 1112, 4193.
-PRIVATE = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "240.0.0.0/4", "fc00::/7")
+#: Where an own server may stand: of IANA's special-purpose registries (2026-11) what no route of the internet leads to
+#: and clouds let networks have, ranges for tests and examples too.
+PRIVATE = (
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "172.16.0.0/12",
+    "192.0.0.0/24",
+    "192.0.2.0/24",
+    "192.168.0.0/16",
+    "198.18.0.0/15",
+    "198.51.100.0/24",
+    "203.0.113.0/24",
+    "240.0.0.0/4",
+    "fc00::/7",
+)
 #: AWS's metadata, which gives a node's credentials to whoever asks.
 _METADATA = ipaddress.IPv6Network("fd00:ec2::/32")
 

@@ -17,6 +17,7 @@ from infra.cluster import Cluster
 from infra.config import StackConfig
 from infra.facts import load
 from infra.image import ContainerImage
+from infra.sections import PRIVATE
 from infra.training_rules import web_servers
 from trainer.contract import ETCD_PORT
 from workloads.objects import Peers, make_namespace, make_policy, ports, select
@@ -112,22 +113,17 @@ class Workspace:
         return pulumi.ResourceOptions(parent=by, deleted_with=self.namespace.lifetime)
 
 
-#: Addresses inside of a cluster, a network or a machine; the rest is the internet. Pods may have addresses of 240/4,
-#: and at 168.63.129.16 Azure's host gives a node's settings (basecamp/surfguard pull 6, read 2026-11-29).
-#: RFC 1112, 1122, 1918, 3927, 4193, 4291, 6052, 6598, 8215.
+#: Addresses inside of a cluster, a network or a machine; the rest is the internet. At 168.63.129.16 Azure's host gives
+#: a node's settings (basecamp/surfguard pull 6, read 2026-11-29). RFC 1122, 3927, 4291, 6052, 8215.
 INNER = {
     "0.0.0.0/0": (
+        *(cidr for cidr in PRIVATE if ":" not in cidr),
         "0.0.0.0/8",
-        "10.0.0.0/8",
-        "100.64.0.0/10",
         "127.0.0.0/8",
         "168.63.129.16/32",
         "169.254.0.0/16",
-        "172.16.0.0/12",
-        "192.168.0.0/16",
-        "240.0.0.0/4",
     ),
-    "::/0": ("::1/128", "fc00::/7", "fe80::/10", "64:ff9b::/96", "64:ff9b:1::/48"),
+    "::/0": (*(cidr for cidr in PRIVATE if ":" in cidr), "::1/128", "fe80::/10", "64:ff9b::/96", "64:ff9b:1::/48"),
 }
 #: GKE's metadata server, which gives the Job's service account its token (Dataplane V2: this address and port).
 #: EKS's pods get theirs from STS, an address of the internet. https://cloud.google.com/kubernetes-engine/docs/how-to/
