@@ -86,6 +86,8 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         """Member -> its newest heartbeat, and what `_watched` was when we first saw it."""
         self._asked: int | None = None
         """The round that this node asks for."""
+        self._void: Mapping[str, Beat] = {}
+        """The heartbeats when a state was refused: in a new one, whose rounds begin at 0, they ask for nothing."""
         self._text: bytes | None = None
         """What the state was read from, as long as it is unchanged here."""
         self._last, self._members = -1, frozenset[Any]()
@@ -122,7 +124,8 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
 
     def asking(self) -> set[Any]:
         """The living members that ask for the round to come."""
-        asking = [member for member, beat in self._beats.items() if beat.asked == self._coming]
+        heard = {member: beat for member, beat in self._beats.items() if beat != self._void.get(member)}
+        asking = [member for member, beat in heard.items() if beat.asked == self._coming]
         return {rendezvous_state.read_member(member) for member in asking if not self._is_lost(member)}
 
     @property
@@ -183,6 +186,7 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         except RendezvousStateError as error:
             if token != self._token:  # once for each written state, not once a second
                 log.warning("the rendezvous state is refused, and a new one begun: %s", error)
+            self._void = {**self._beats}
             return _RendezvousState()
 
     def _sanitize(self) -> None:

@@ -86,6 +86,17 @@ def pair(place: EtcdPlace) -> Iterator[list[Handler]]:
         handler._stop_heartbeats()
 
 
+def test_in_place_of_a_refused_state_nobody_asks_for_a_round_yet(place: EtcdPlace, pair: list[Handler]) -> None:
+    """Rounds count from 0 again: whoever asked for that number before would be let into a round and not know it."""
+    meet(*pair)
+    still, other = pair
+    still._stop_heartbeats()
+    place.write(f"{datetime.now(UTC).isoformat()} 0".encode(), f"beats/{still._this_node}")
+    place.write(b"no state")
+    wait_until(lambda: other.num_nodes_waiting() > 0, 10, "it sees that its round is void")
+    assert other._state_holder.asking() == set()
+
+
 def test_a_hostile_state_is_refused_and_the_rendezvous_goes_on(
     place: EtcdPlace, pair: list[Handler], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
