@@ -76,7 +76,8 @@ def test_epochs_become_the_steps_of_the_prepared_data(start_workers: Start, sett
 def test_a_run_killed_and_resumed_equals_a_straight_one(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
-    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    """By as many workers bit by bit, by another number up to rounding."""
+    straight, broken, uneven = (tmp_path / name for name in ("straight", "broken", "uneven"))
     changes = {"steps": 40, "checkpoint__every_steps": 5, "evaluation__every": 12}
     workers = start_workers(2, settings(straight, **changes))
     again = start_workers(2, settings(broken, **changes))
@@ -86,8 +87,13 @@ def test_a_run_killed_and_resumed_equals_a_straight_one(
     assert not (broken / "DONE").exists(), "the kill came too late to test anything"
     assert workers.wait(PATIENCE) == [0, 0], workers.output
 
+    shutil.copytree(broken, uneven)
     resumed = start_workers(2, settings(broken, **changes))
+    three = start_workers(3, settings(uneven, **changes))
     assert resumed.wait(PATIENCE) == [0, 0], resumed.output
+    assert three.wait(PATIENCE) == [0, 0, 0], three.output
+    assert "event=resume" in three.output
+    assert list(losses(uneven).values()) == pytest.approx(list(losses(straight).values()), abs=1e-5)
     step = int(resumed.output.split("event=resume step=")[1].split()[0])
     assert 10 <= step < 40
     assert losses(broken) == losses(straight)
