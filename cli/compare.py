@@ -45,6 +45,8 @@ def compare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
+    if run and everything:
+        raise CommandError("--run and --all name different runs; give one of them", code=2)
     if html:
         find_rsync()  # before a pod is made
     targets = targets_of(stack, kubeconfig)

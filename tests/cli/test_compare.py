@@ -73,6 +73,10 @@ def test_the_trainings_are_ranked_by_validation_loss_with_what_differs(call: Any
         "older",
         "first",
     ]
+    assert (
+        call("compare", "--run", "older", "--all")[2]
+        == "error: --run and --all name different runs; give one of them\n"
+    )
     assert call("compare", "--run", "gone")[2] == "error: --run gone: no such run; `trainyard runs` lists them all\n"
 
 

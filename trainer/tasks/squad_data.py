@@ -118,6 +118,9 @@ def _records(key: str, spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
                     place = f"article {article + 1}, question {asked.get('id')}"
                     if (impossible := asked.get("is_impossible")) not in (True, False, None):
                         raise TypeError("is_impossible must be true or false")
+                    if impossible is not None and impossible == bool(asked.get("answers")):
+                        said = "true, and there are answers" if impossible else "false, and there is no answer"
+                        raise TypeError(f"is_impossible is {said}")
                     answers = [] if impossible else asked["answers"]
                     flat = {
                         "text": [answer["text"] for answer in answers],

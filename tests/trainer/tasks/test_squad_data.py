@@ -126,6 +126,11 @@ def asked(*ids: Any) -> bytes:
         (one('"answers": [{"text": 5, "answer_start": 0}]'), "each answer needs a text"),
         (one('"answers": []').replace(b'"q"', b'" "'), "question is empty"),
         (one('"answers": [], "is_impossible": "false"'), "is_impossible must be true or false"),
+        (one('"answers": [], "is_impossible": false'), "is_impossible is false, and there is no answer"),
+        (
+            one('"answers": [{"text": "of", "answer_start": 0}], "is_impossible": true'),
+            "is true, and there are answers",
+        ),
         (one('"answers": [], "answers": []'), "has answers twice in one object"),
         (asked(None), "id must be text or a whole number"),
         # Predictions are kept by id: the second would replace the first, and both be judged by it.
