@@ -18,7 +18,6 @@ from typing import Any, BinaryIO, cast
 import fsspec
 from fsspec.compression import compr
 from fsspec.implementations.local import LocalFileSystem
-from fsspec.utils import seek_delimiter
 
 from trainer.config.addresses import COMPRESSIONS, KINDS, LOST, REFUSED, address, kind_of, on_filesystem, passed_over
 from trainer.config.paths import expanded
@@ -309,8 +308,12 @@ def align(file: BinaryIO, start: int) -> int:
     if start == 0:
         return 0
     file.seek(start - 1)
-    seek_delimiter(file, b"\n", CHUNK)
-    return file.tell()
+    position = start - 1
+    while True:
+        part = file.readline(CHUNK)
+        position += len(part)
+        if not part or part.endswith(b"\n"):
+            return position
 
 
 def lines(source: Source, file: BinaryIO, start: int, end: int | None) -> Iterator[tuple[bytes, int, Place]]:

@@ -21,7 +21,7 @@ from pyarrow import parquet
 
 from tests.trainer.data.test_documents import TEXTS, pieces, read, records
 from trainer import prepare
-from trainer.data import documents
+from trainer.data import documents, sources
 from trainer.data.sources import find
 from trainer.errors import Passing, UserError
 
@@ -283,3 +283,9 @@ def test_names_that_lead_nowhere_are_one_line(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_a_piece_of_a_file_begins_with_the_first_line_at_its_start_or_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "CHUNK", 2)  # lines may be longer than what is read at once
+    found = [sources.align(io.BytesIO(b"abc\n\ndef"), start) for start in range(9)]
+    assert found == [0, 4, 4, 4, 4, 5, 8, 8, 8]
