@@ -116,15 +116,16 @@ class Stack:
 
     def resources(self) -> list[str]:
         """URNs of the resources in the state, without providers; none where there is no stack."""
-        found = ((self._exported() or {}).get("deployment") or {}).get("resources") or []
-        return [each["urn"] for each in found if not each["type"].startswith("pulumi:")]
+        return [each["urn"] for each in self._state() if not each["type"].startswith("pulumi:")]
 
     def objects(self) -> list[str]:
         """KIND NAME of the Kubernetes objects in its state that belong to no namespace."""
-        state = (self._exported() or {}).get("deployment") or {}
-        kinds = [each for each in state.get("resources") or [] if each["type"].startswith("kubernetes:")]
+        kinds = [each for each in self._state() if each["type"].startswith("kubernetes:")]
         named = [(each["type"].rpartition(":")[2], each["inputs"]["metadata"]) for each in kinds]
         return [f"{kind} {metadata['name']}" for kind, metadata in named if "namespace" not in metadata]
+
+    def _state(self) -> list[dict[str, Any]]:
+        return ((self._exported() or {}).get("deployment") or {}).get("resources") or []
 
     def _exported(self) -> dict[str, Any] | None:
         """Its state; None: there is no such stack."""

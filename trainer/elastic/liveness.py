@@ -186,7 +186,7 @@ class WatchingStateHolder(_BackendRendezvousStateHolder):
         except RendezvousStateError as error:
             if token != self._token:  # once for each written state, not once a second
                 log.warning("the rendezvous state is refused, and a new one begun: %s", error)
-            self._void = {**self._beats}
+            self._void = self._beats
             return _RendezvousState()
 
     def _sanitize(self) -> None:
