@@ -76,16 +76,17 @@ def build_all(names: Sequence[str], phases: Phases) -> None:
         build(name, phases)
 
 
-def build_pulumi(phases: Phases, fetch: bool = False) -> str:
+def build_pulumi(phases: Phases, fetch: bool = False, first: Callable[[], object] = lambda: None) -> str:
     """Build Pulumi unless it is installed, and get its Kubernetes plugin; return a line that names the plugin.
 
-    The plugin is found, else downloaded by an installed Pulumi or to `fetch`, else built.
+    The plugin is found, else downloaded by an installed Pulumi or to `fetch`, else built, after `first`.
     """
     if not (installed := environment.installed_pulumi()):
         build_all(toolchain.PULUMI_TOOLS, phases)
     environment.share_plugins()
     plugin = (environment.fetch_plugin if fetch or installed else environment.find_plugin)("kubernetes")
     if plugin is None:
+        first()
         build(toolchain.PLUGIN, phases)
         plugin = environment.install_plugin()
     return f"Kubernetes plugin: {plugin}"
@@ -104,11 +105,11 @@ def up(facts: Facts, phases: Phases, enforce: bool = False, as_is: bool = False)
             processes.wait(daemon("registry"))
     with ThreadPoolExecutor() as pool:
         # Run two builds in parallel: while one links, on one processor, the other compiles. Programs that share most
-        # packages follow each other, and etcd goes first, alone: two compilers that start together compile the same.
-        # The images wait for network and disk more than they compute.
+        # packages follow each other, as the plugin Kubernetes, and etcd goes first, alone: two compilers that start
+        # together compile the same. The images wait for network and disk more than they compute.
         etcd = pool.submit(build, "etcd", phases)
         kubernetes = pool.submit(_after, etcd, lambda: build_all(("kubernetes", "coredns"), phases))
-        pulumi = pool.submit(_after, etcd, lambda: build_pulumi(phases))
+        pulumi = pool.submit(_after, etcd, lambda: build_pulumi(phases, first=kubernetes.result))
         base = pool.submit(make_base, phases, as_is)
         runtime = pool.submit(_after, base, start_runtime)
         trainer = pool.submit(make_trainer, phases, base, runtime) if facts.new_image and builds_trainer() else None

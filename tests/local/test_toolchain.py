@@ -71,16 +71,11 @@ def test_the_staging_modules_have_the_version_of_kubernetes(name: str) -> None:
 OWN = ("github.com/pulumi/", "github.com/sergi/go-diff", "github.com/atotto/clipboard")
 
 
-#: The node's programs are younger than the others: Pulumi's plugin compiles with no k8s.io of theirs.
-NODE = ("etcd", "kubernetes", "coredns")
-
-
-@pytest.mark.parametrize("of_the_node", [True, False])
-def test_the_compilers_cache_serves_all_that_share_a_module(of_the_node: bool) -> None:
+def test_the_compilers_cache_serves_all_that_share_a_module() -> None:
     """Another version of a module is compiled again, and with it all that imports it: half of Kubernetes."""
     found: dict[str, dict[str, str]] = {}
     for tool in toolchain.TOOLS:
-        if (tool.name in NODE) is not of_the_node or tool.name == "kubernetes-1.37":
+        if tool.name == "kubernetes-1.37":
             continue
         text = (toolchain.GOMOD / tool.name / "go.mod").read_text().partition("\nreplace")[0]
         for module, version in re.findall(r"^(?:require )?\s*(\S+\.\S+) (v\S+)", text, re.MULTILINE):
