@@ -3,8 +3,8 @@
 Each run is a `python -m trainer.train` of one thread from scratch, as many at a time as there are processors: a GPT-2
 with recipe gpt2, or a Qwen3 with as many parameters with recipe modern, on the same text. Three learning rates of each
 are tried, and the best again with another seed. The modern runs get a part of the tokens: what a run has reached before
-its rate has fallen says little. A run that has ended stays in FOLDER and is not made again, so that the table can be
-completed in several sittings; the page shows all runs that are there.
+its rate has fallen says little. A run that has ended is kept beside the page and not made again, so that the table can
+be completed in several sittings, on several machines.
 
 Text: three Debian packages (dict-gcide, python3.11-doc, linux-doc-6.1), 72 MB of English, in documents of 5 kB. On an
 accelerator (`make gpu STAGE=recipe`) GPT-2 small and modern-small are trained on it, without a network: carry the
@@ -22,19 +22,20 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
+from bench import page
 from bench.trainer import recipe_table, setup
 from bench.trainer.prepare import cut, dictionary, package, write_lines
 from trainer.config.presets import PRESETS, Preset
 from trainer.files import read_json, write_json
 
 FOLDER = Path(__file__).parents[2] / ".local" / "recipe"
-RESULT = "result.json"
 PACKAGES = ("python3.11-doc", "linux-doc-6.1")
 """Debian packages whose sources of documentation are read, beside dict-gcide."""
 VOCABULARIES = {"8192": ("train:8192", 8192), "GPT-2": ("gpt2", 50_257)}
@@ -57,7 +58,7 @@ STEPS = {"3M": 600, "10M": 300, "30M": 150, LARGE: 600, TINY: 10}
 """With recipe gpt2: 2.5 M tokens, at 124M 79 M. A larger model gets larger steps: Muon's products take as long as those
 of 2,000 tokens at 30M."""
 RATES = {
-    "gpt2": {"3M": (1.5e-3, 3e-3, 6e-3), "10M": (0.75e-3, 1.5e-3, 3e-3), "30M": (0.75e-3, 1.5e-3, 3e-3)},
+    "gpt2": {"3M": (1.5e-3, 3e-3, 6e-3), "10M": (0.75e-3, 1.5e-3, 3e-3), "30M": (0.375e-3, 0.75e-3, 1.5e-3)},
     "modern": dict.fromkeys(ORDINARY, (0.01, 0.02, 0.04)),
 }
 """The best of the three is to lie between the others: AdamW's falls as the model grows."""
@@ -144,14 +145,17 @@ def main(arguments: list[str] | None = None) -> int:
     options.folder /= "rehearsal" if options.tiny else ""
     until = time.monotonic() + 60 * options.minutes
     options.folder.mkdir(parents=True, exist_ok=True)
-    for trials in sittings(options):
-        run(trials, options.folder, until)
-    if runs := made(options.folder):
-        print(recipe_table.write(runs, setup.command("recipe", options), options.device, options.tiny))
+    file = page.results(options.tiny) / f"recipe{'_cuda' if options.device == 'cuda' else ''}.json"
+    runs = made(file)
+    for trials in sittings(options, runs):
+        run(trials, runs, options.folder, file, until)
+    if runs:
+        about = setup.command("recipe", options), options.device
+        print(recipe_table.write(runs, file.with_suffix(".md"), *about))
     return 0
 
 
-def sittings(options: argparse.Namespace) -> Iterator[list[Trial]]:
+def sittings(options: argparse.Namespace, runs: Mapping[Trial, Result]) -> Iterator[list[Trial]]:
     """Yield what is to be run; each list depends on the results of those before it."""
     folder = options.folder
     if options.device == "cuda" or options.tiny:
@@ -166,7 +170,7 @@ def sittings(options: argparse.Namespace) -> Iterator[list[Trial]]:
         for recipe, parts in PARTS.items():
             tried = [Trial(size, options.vocabulary, recipe, parts[0], rate, SEEDS[0]) for rate in RATES[recipe][size]]
             yield tried
-            best = min(tried, key=lambda trial: bits(trial, folder))
+            best = min(tried, key=lambda trial: runs[trial].bits if trial in runs else math.inf)
             yield [replace(best, seed=SEEDS[1]), *(replace(best, part=part) for part in parts[1:])]
             if recipe == "modern" and (size, options.vocabulary) == ABLATED:
                 yield [
@@ -176,12 +180,17 @@ def sittings(options: argparse.Namespace) -> Iterator[list[Trial]]:
                 ]
 
 
-def run(trials: Iterable[Trial], folder: Path, until: float) -> None:
+def run(trials: Iterable[Trial], runs: dict[Trial, Result], folder: Path, file: Path, until: float) -> None:
     """Make the runs that are not there, on processors one thread each, as many at a time as there are."""
+    keeping = Lock()
 
     def one(trial: Trial) -> None:
-        if bits(trial, folder) == math.inf and time.monotonic() < until:
-            print(f"{trial.name}: {train(trial, folder)}", flush=True)
+        if trial not in runs and time.monotonic() < until:
+            found = train(trial, folder)
+            print(f"{trial.name}: {found}", flush=True)
+            with keeping:
+                runs[trial] = found
+                keep(runs, file)
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         list(pool.map(one, trials))
@@ -203,21 +212,20 @@ def train(trial: Trial, folder: Path) -> Result:
     done, lines = read_json(run / "DONE") or {}, (run / "metrics.jsonl").read_text("utf-8").splitlines()
     figures = [line for line in map(json.loads, lines) if "tokens_per_second" in line]
     speed = statistics.median(line["tokens_per_second"] for line in figures)
-    found = Result(float(done["bits_per_byte"]), spent[trial.steps] - spent[0], speed, figures[-1].get("mfu"))
-    write_json(folder / trial.name / RESULT, {"trial": asdict(trial), "result": asdict(found)})
-    return found
+    return Result(float(done["bits_per_byte"]), spent[trial.steps] - spent[0], speed, figures[-1].get("mfu"))
 
 
-def bits(trial: Trial, folder: Path) -> float:
-    """What a run has reached; infinite where it has not been made."""
-    found = read_json(folder / trial.name / RESULT)
-    return found["result"]["bits"] if found else math.inf
-
-
-def made(folder: Path) -> dict[Trial, Result]:
+def made(file: Path) -> dict[Trial, Result]:
     """All runs that are there."""
-    documents = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob(f"*/{RESULT}"))]
-    return {Trial(**document["trial"]): Result(**document["result"]) for document in documents}
+    found = json.loads(file.read_text("utf-8")) if file.exists() else []
+    return {Trial(**each["trial"]): Result(**each["result"]) for each in found}
+
+
+def keep(runs: Mapping[Trial, Result], file: Path) -> None:
+    """Write all runs, a line each."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"trial": asdict(trial), "result": asdict(runs[trial])}) for trial in sorted(runs)]
+    file.write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")
 
 
 def prepare(folder: Path, vocabulary: str) -> None:

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import page
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from bench.trainer.recipe import Result, Trial
 
 
-def write(runs: Mapping[Trial, Result], command: str, device: str, tiny: bool) -> str:
+def write(runs: Mapping[Trial, Result], path: Path, command: str, device: str) -> str:
     """Write the page of all runs, and return it."""
     rows: list[tuple[object, ...]] = []
     parts: dict[float, float] = {}
@@ -51,7 +52,7 @@ def write(runs: Mapping[Trial, Result], command: str, device: str, tiny: bool) -
     columns = ("parameters", "words", "tokens of gpt2", "gpt2 ends at", "modern ends at, by its part of them")
     figures = ("part", "rate", "seed", "without", "tokens", "bits per byte", "seconds", "tokens/s", "MFU")
     return page.write(
-        page.results(tiny) / f"recipe{'_cuda' if device == 'cuda' else ''}.md",
+        path,
         "# The same loss by two recipes",
         f"{command}.",
         page.describe("torch", "transformers") + setup.accelerator(device),

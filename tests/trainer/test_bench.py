@@ -158,11 +158,21 @@ def test_prepares_page_says_what_was_measured(tmp_path: Path, monkeypatch: pytes
         assert row in text
 
 
-def test_the_page_of_recipes_reads_tokens_to_one_loss_off_the_ends(
+def test_a_run_of_a_recipe_is_made_once_however_often_the_bench_is_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    trials = [recipe.Trial("3M", "8192", "gpt2", 1.0, rate, 1337) for rate in (3e-3, 6e-3)]
+    made: list[recipe.Trial] = []
+    monkeypatch.setattr(recipe, "train", lambda trial, folder: made.append(trial) or result(trial.rate, 100))
+    file = tmp_path / "recipe.json"
+    for wanted in (trials[:1], trials):
+        recipe.run(wanted, recipe.made(file), tmp_path, file, math.inf)
+    assert sorted(made) == trials
+    assert recipe.made(file) == {trial: result(trial.rate, 100) for trial in trials}
+
+
+def test_the_page_of_recipes_reads_tokens_to_one_loss_off_the_ends(tmp_path: Path) -> None:
     """gpt2 ends at 2.0 and takes 100 s; modern ends at 2.1 with 0.4 of the tokens and at 1.9 with 0.6."""
-    monkeypatch.setattr(page, "results", lambda tiny: tmp_path)
     runs = {}
     for size in ("3M", "30M"):
         trial = recipe.Trial(size, "8192", "gpt2", 1.0, 3e-3, 1337)
@@ -171,7 +181,7 @@ def test_the_page_of_recipes_reads_tokens_to_one_loss_off_the_ends(
         for part, bits in ((0.4, 2.1), (0.6, 1.9)):
             runs[replace(trial, recipe="modern", part=part)] = result(bits, 120 * part)
         runs[replace(trial, recipe="modern", part=0.4, otherwise="AdamW for all")] = result(2.3, 40)
-    written = recipe_table.write(runs, "Written by a test", "cpu", False)
+    written = recipe_table.write(runs, tmp_path / "recipe.md", "Written by a test", "cpu")
     part = math.sqrt(0.4 * 0.6)
     assert (
         f"| 3M | 8192 | 2.5 M | 2.000 | 0.4: 2.100, 0.6: 1.900 | {part:.2f}x | {1.2 * part:.2f}x | 1.20x |" in written
