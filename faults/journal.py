@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import threading
@@ -53,11 +54,16 @@ class Journal:
     def _look(self) -> None:
         found = set()
         with contextlib.suppress(OSError):
-            for line in self._path.read_text("utf-8").splitlines():
-                with contextlib.suppress(ValueError):  # the last line may be half-written
-                    entry = json.loads(line)
-                    if "loss" in entry:
-                        found.add((entry["time"], entry["step"]))
+            found = {each for line in self._path.read_text("utf-8").splitlines() if (each := _step(line))}
         if found:  # the file is not there for a moment between the old one and the new one
             self._kept = found
             self._made = self._made | found
+
+
+@functools.cache  # the file is read ten times a second
+def _step(line: str) -> tuple[float, int] | None:
+    """Time and number of the step of a line; None for other lines, and for the last one while it is half-written."""
+    with contextlib.suppress(ValueError):
+        entry = json.loads(line)
+        return (entry["time"], entry["step"]) if "loss" in entry else None
+    return None

@@ -146,7 +146,7 @@ def test_a_deleted_job_comes_back_when_asked_and_trains_on(there: Elastic) -> No
     stack = there.cluster.stack
     assert "nothing to resume: it has not ended" in there.resume()
     stack.kubectl("delete", "job", there.cluster.target().job, "--wait=false")
-    until(lambda: there.job() is None, 60, "the Job is gone")
+    until(lambda: there.job() is None, 60, "the Job is gone", pause=1)
     for command in ("status", "follow", "stop"):
         asked = tool(stack, command)
         assert asked.returncode == 1

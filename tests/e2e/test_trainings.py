@@ -119,7 +119,7 @@ def pods(stack: Stack, training: str, phase: str) -> list[str]:
 
 
 def has(stack: Stack, training: str, running: int) -> None:
-    until(lambda: len(pods(stack, training, "Running")) == running, 180, f"{training} runs in {running} pods")
+    until(lambda: len(pods(stack, training, "Running")) == running, 180, f"{training} runs in {running} pods", pause=1)
 
 
 def job(stack: Stack, training: str) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def test_a_more_urgent_training_takes_the_room_and_the_other_goes_on_with_less(s
     up(stack, calm=CALM, high=ENDLESS, low=ENDLESS)
     has(stack, "high", 2)
     has(stack, "low", 1)
-    until(lambda: len(pods(stack, "low", "Pending")) == 1, 60, "the preempted worker waits")
+    until(lambda: len(pods(stack, "low", "Pending")) == 1, 60, "the preempted worker waits", pause=1)
     for name in ("high", "low"):
         goes_on(run(stack, name))
     after = job(stack, "low")
