@@ -29,6 +29,7 @@ GROUPS = (
     ("test_stack", "test_killed_pulumi", "test_typed_values"),
     ("test_elastic_pods", "test_network_policies"),
     ("test_run_commands", "test_evaluate", "test_data_in_model_out", "test_finetune"),
+    ("test_local_stack",),
     ("test_prove",),
 )
 PLACES = {file: (place, turn) for place, group in enumerate(GROUPS) for turn, file in enumerate(group)}

@@ -29,15 +29,14 @@ CLOUD = "☁"
 
 #: Runners that several lines of RUN_BY have.
 PIPELINE = ".ci/run"
-PROOF = "tests/e2e/test_prove.py"
-RUNS = "tests/e2e/test_run_commands.py"
+E2E = "tests/e2e/test_local_stack.py"
 DATA = "tests/e2e/test_data_in_model_out.py"
 TRAINER_DOCS = "tests/trainer/test_docs.py::test_the_commands_work_as_they_are_written"
 #: Beginning of a command, as a regular expression -> what runs it, or what its make target types.
 RUN_BY = {
     r"git clone <this repository> trainyard && cd trainyard": PIPELINE,
     r"make (lint|test|e2e)$": PIPELINE,
-    r"make up$": PROOF,
+    r"make up$": E2E,
     r"make \.venv/infra\.stamp": PIPELINE,
     r"make gpu ARGS=": "tests/trainer/test_bench.py",
     r"make docs$": "tests/review/test_docs.py",
@@ -46,14 +45,15 @@ RUN_BY = {
     r"trainyard dev snapshot\b": "tests/review/test_snapshot.py",
     r"trainyard dev policy\b": "tests/review/test_policy.py",
     r"trainyard doctor\b": "tests/infra/test_doctor.py",
-    r"trainyard prove --stack local --short": PROOF,
+    r"trainyard prove --stack local --short": "tests/e2e/test_prove.py",
     r"trainyard cost\b": "tests/infra/test_cost.py",
     r"trainyard init\b": "tests/cli/test_init.py",
     r"trainyard (upload .*|fetch|board|run) --stack local": DATA,
     r"trainyard evaluate --stack local --tasks my_task": "tests/e2e/test_evaluate.py",
-    r"trainyard (runs|compare|ls|du|rm|export|follow|logs|sample) --stack local": RUNS,
+    r"trainyard (runs|compare|ls|du|rm|export) --stack local": "tests/e2e/test_run_commands.py",
+    r"trainyard (follow|logs|sample) --stack local": E2E,
     r"trainyard (status|stop|resume) --stack local": "tests/e2e/test_elastic_pods.py",
-    r"pulumi (up|preview|destroy|config set) --stack local": PROOF,
+    r"pulumi (up|preview|destroy|config set) --stack local": E2E,
     r"pulumi stack init": "tests/e2e/cloud_stack.py",
     r"pulumi config set --stack (gcp|aws)-": "tests/test_commands.py::test_every_key_of_a_stack_exists",
     r"python -m trainer\.prepare": "tests/trainer/data/test_prepare.py",

@@ -1,12 +1,9 @@
-"""Commands about runs and the volume on the real node: runs, compare, export, ls, du, rm, status, logs, sample."""
+"""Commands about runs and the volume on the real node: runs, compare, export, ls, du, rm, status."""
 
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,16 +38,6 @@ def test_the_model_is_exported_without_torch_here(stack: Stack, tmp_path: Path) 
     assert (tmp_path / "model" / "model.safetensors").exists()
 
 
-def test_the_commands_in_the_outputs_work(stack: Stack) -> None:
-    ready = stack.kubectl("wait", "--for=condition=Available", "deployment/tensorboard", "--timeout=200s")
-    assert ready.returncode == 0, ready.stderr
-    sample, logs = (shlex.split(stack.outputs()[f"{name}Command"])[1:] for name in ("sample", "logs"))
-    written = stack.run([sys.executable, "-m", "cli", *sample], timeout=200)
-    assert written.returncode == 0, written.stderr
-    assert written.stdout.startswith("The"), "and nothing but the text"
-    assert "event=done" in stack.run([sys.executable, "-m", "cli", *logs], timeout=60).stdout
-
-
 def test_what_nobody_uses_is_removed_and_what_is_used_is_not(stack: Stack, small_run: str) -> None:
     place = paths.STORAGE / f"{small_run}-texts"
     (place / "deep").mkdir(parents=True)
@@ -65,22 +52,3 @@ def test_what_nobody_uses_is_removed_and_what_is_used_is_not(stack: Stack, small
     assert place.exists()
     succeed(stack, "rm", place.name, "--yes")
     assert not place.exists()
-
-
-def test_a_job_that_is_made_again_has_the_size_that_is_configured_now(stack: Stack) -> None:
-    """Also where the first Job had another size, which Pulumi goes on ignoring."""
-    stack.write(workers={"count": 2})
-    stack.up()
-    before = _job(stack)
-    assert before["spec"]["parallelism"] == 2
-    command = ["pulumi", "up", "--stack", stack.name, "--replace", "**Job::training"]  # as trainyard resume does
-    stack.change([*command, "--config-file", str(stack.config), "--yes", "--skip-preview"])
-    after = _job(stack)
-    assert after["metadata"]["uid"] != before["metadata"]["uid"]
-    assert after["spec"]["parallelism"] == after["spec"]["completions"] == 2
-
-
-def _job(stack: Stack) -> dict[str, Any]:
-    found = stack.kubectl("get", "job", stack.outputs()["jobName"], "--output=json")
-    assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout)
