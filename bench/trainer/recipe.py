@@ -12,6 +12,7 @@ folder there that `python -m bench.trainer.recipe --vocabulary GPT-2 --minutes 0
 """
 
 import argparse
+import fcntl
 import gzip
 import json
 import math
@@ -26,14 +27,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from bench import page
 from bench.trainer import recipe_table, setup
 from bench.trainer.prepare import cut, dictionary, package, write_lines
 from trainer.config.presets import PRESETS, Preset
-from trainer.files import read_json, write_json
+from trainer.files import read_json, write_atomic, write_json
 
 FOLDER = Path(__file__).parents[2] / ".local" / "recipe"
 PACKAGES = ("python3.11-doc", "linux-doc-6.1")
@@ -132,6 +132,8 @@ class Result:
     tokens_per_second: float
     mfu: float | None
     """Of an accelerator whose peak is known."""
+    machine: str
+    """With date and versions."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -146,12 +148,11 @@ def main(arguments: list[str] | None = None) -> int:
     until = time.monotonic() + 60 * options.minutes
     options.folder.mkdir(parents=True, exist_ok=True)
     file = page.results(options.tiny) / f"recipe{'_cuda' if options.device == 'cuda' else ''}.json"
-    runs = made(file)
+    runs = {} if options.tiny else made(file)
     for trials in sittings(options, runs):
         run(trials, runs, options.folder, file, until)
     if runs:
-        about = setup.command("recipe", options), options.device
-        print(recipe_table.write(runs, file.with_suffix(".md"), *about))
+        print(recipe_table.write(runs, file.with_suffix(".md"), setup.command("recipe", options)))
     return 0
 
 
@@ -182,15 +183,12 @@ def sittings(options: argparse.Namespace, runs: Mapping[Trial, Result]) -> Itera
 
 def run(trials: Iterable[Trial], runs: dict[Trial, Result], folder: Path, file: Path, until: float) -> None:
     """Make the runs that are not there, on processors one thread each, as many at a time as there are."""
-    keeping = Lock()
 
     def one(trial: Trial) -> None:
         if trial not in runs and time.monotonic() < until:
             found = train(trial, folder)
             print(f"{trial.name}: {found}", flush=True)
-            with keeping:
-                runs[trial] = found
-                keep(runs, file)
+            runs.update(keep({trial: found}, file))
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         list(pool.map(one, trials))
@@ -212,7 +210,8 @@ def train(trial: Trial, folder: Path) -> Result:
     done, lines = read_json(run / "DONE") or {}, (run / "metrics.jsonl").read_text("utf-8").splitlines()
     figures = [line for line in map(json.loads, lines) if "tokens_per_second" in line]
     speed = statistics.median(line["tokens_per_second"] for line in figures)
-    return Result(float(done["bits_per_byte"]), spent[trial.steps] - spent[0], speed, figures[-1].get("mfu"))
+    machine = page.describe("torch", "transformers") + setup.accelerator("cuda" if large else "cpu")
+    return Result(float(done["bits_per_byte"]), spent[trial.steps] - spent[0], speed, figures[-1].get("mfu"), machine)
 
 
 def made(file: Path) -> dict[Trial, Result]:
@@ -221,11 +220,18 @@ def made(file: Path) -> dict[Trial, Result]:
     return {Trial(**each["trial"]): Result(**each["result"]) for each in found}
 
 
-def keep(runs: Mapping[Trial, Result], file: Path) -> None:
-    """Write all runs, a line each."""
+def keep(runs: dict[Trial, Result], file: Path) -> dict[Trial, Result]:
+    """Add runs to those that are there, a line each; return all. Two benches may do so at once."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps({"trial": asdict(trial), "result": asdict(runs[trial])}) for trial in sorted(runs)]
-    file.write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        kept = made(file) | runs
+        lines = [json.dumps({"trial": asdict(trial), "result": asdict(kept[trial])}) for trial in sorted(kept)]
+        write_atomic(file, "[\n" + ",\n".join(lines) + "\n]\n")
+    finally:
+        os.close(folder)
+    return kept
 
 
 def prepare(folder: Path, vocabulary: str) -> None:

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import page
-from bench.trainer import setup
 from trainer.config.memory import of_preset
 
 if TYPE_CHECKING:
     from bench.trainer.recipe import Result, Trial
 
 
-def write(runs: Mapping[Trial, Result], path: Path, command: str, device: str) -> str:
+def write(runs: Mapping[Trial, Result], path: Path, command: str) -> str:
     """Write the page of all runs, and return it."""
     rows: list[tuple[object, ...]] = []
     parts: dict[float, float] = {}
@@ -55,7 +54,7 @@ def write(runs: Mapping[Trial, Result], path: Path, command: str, device: str) -
         path,
         "# The same loss by two recipes",
         f"{command}.",
-        page.describe("torch", "transformers") + setup.accelerator(device),
+        sorted({f"- {found.machine}" for found in runs.values()}),
         "Losses are bits per byte of held-out text, means over the seeds at the best of the rates. What modern needs "
         "for the loss at which gpt2 ends lies on the line through its own ends, in the logarithm of the tokens. "
         "Seconds are those of a processor, without start and validation; on an accelerator those of the clock.",

@@ -181,7 +181,7 @@ def test_the_page_of_recipes_reads_tokens_to_one_loss_off_the_ends(tmp_path: Pat
         for part, bits in ((0.4, 2.1), (0.6, 1.9)):
             runs[replace(trial, recipe="modern", part=part)] = result(bits, 120 * part)
         runs[replace(trial, recipe="modern", part=0.4, otherwise="AdamW for all")] = result(2.3, 40)
-    written = recipe_table.write(runs, tmp_path / "recipe.md", "Written by a test", "cpu")
+    written = recipe_table.write(runs, tmp_path / "recipe.md", "Written by a test")
     part = math.sqrt(0.4 * 0.6)
     assert (
         f"| 3M | 8192 | 2.5 M | 2.000 | 0.4: 2.100, 0.6: 1.900 | {part:.2f}x | {1.2 * part:.2f}x | 1.20x |" in written
@@ -192,4 +192,4 @@ def test_the_page_of_recipes_reads_tokens_to_one_loss_off_the_ends(tmp_path: Pat
 
 
 def result(bits: float, seconds: float) -> recipe.Result:
-    return recipe.Result(bits, seconds, tokens_per_second=1e4, mfu=None)
+    return recipe.Result(bits, seconds, tokens_per_second=1e4, mfu=None, machine=H200)
