@@ -25,8 +25,8 @@ def write(runs: Mapping[Trial, Result], path: Path, command: str) -> str:
         if not theirs or not ours:
             continue
         [(_, (whole, tokens))] = theirs.items()
-        part, (early, (first, _)) = needed(ours, whole.bits), min(ours.items())
-        step = first.seconds / early / whole.seconds
+        part = needed(ours, whole.bits)
+        step = sum(found.seconds for found, _ in ours.values()) / sum(ours) / whole.seconds
         reached = ", ".join(f"{each:g}: {found.bits:.3f}" for each, (found, _) in sorted(ours.items()))
         ends = size, vocabulary, f"{tokens / 1e6:.1f} M", f"{whole.bits:.3f}", reached
         told = ("unknown", "unknown") if math.isnan(part) else (f"{part:.2f}x", f"{part * step:.2f}x")
