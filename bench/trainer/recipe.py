@@ -148,7 +148,9 @@ def main(arguments: list[str] | None = None) -> int:
     until = time.monotonic() + 60 * options.minutes
     options.folder.mkdir(parents=True, exist_ok=True)
     file = page.results(options.tiny) / f"recipe{'_cuda' if options.device == 'cuda' else ''}.json"
-    runs = {} if options.tiny else made(file)
+    if options.tiny:  # what an earlier rehearsal has made says nothing of this one
+        file.unlink(missing_ok=True)
+    runs = made(file)
     for trials in sittings(options, runs):
         run(trials, runs, options.folder, file, until)
     if runs:

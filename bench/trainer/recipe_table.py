@@ -57,7 +57,8 @@ def write(runs: Mapping[Trial, Result], path: Path, command: str) -> str:
         sorted({f"- {found.machine}" for found in runs.values()}),
         "Losses are bits per byte of held-out text, means over the seeds at the best of the rates. What modern needs "
         "for the loss at which gpt2 ends lies on the line through its own ends, in the logarithm of the tokens. "
-        "Seconds are those of a processor, without start and validation; on an accelerator those of the clock.",
+        "Seconds are those of a processor, without start and validation; on an accelerator those of the clock. "
+        "The time of a token is that of all of modern's runs by that of gpt2's.",
         page.table((*columns, "tokens to gpt2's end", "seconds to it", "time of a token"), rows),
         f"Optimizer memory of modern-small: {memory:.2f}x of AdamW's, by arithmetic.",
         predicted(parts),

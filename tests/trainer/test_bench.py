@@ -171,6 +171,17 @@ def test_a_run_of_a_recipe_is_made_once_however_often_the_bench_is_begun(
     assert recipe.made(file) == {trial: result(trial.rate, 100) for trial in trials}
 
 
+def test_each_rehearsal_of_the_recipes_makes_both_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(page, "results", lambda tiny: tmp_path)
+    monkeypatch.setattr(recipe, "train", lambda trial, folder: made.append(trial.recipe) or result(2.0, 100))
+    monkeypatch.setattr(recipe, "prepare", lambda folder, vocabulary: None)
+    monkeypatch.setattr(setup, "dataset", lambda folder, characters: None)
+    for _ in range(2):
+        assert recipe.main([str(tmp_path), "--tiny"]) == 0
+    assert made == ["gpt2", "modern"] * 2
+
+
 def test_the_page_of_recipes_reads_tokens_to_one_loss_off_the_ends(tmp_path: Path) -> None:
     """gpt2 ends at 2.0 and takes 100 s; modern ends at 2.1 with 0.4 of the tokens and at 1.9 with 0.6."""
     runs = {}
