@@ -128,6 +128,7 @@ def _serve(link: socket.socket, work: Callable[[list[str]], int]) -> NoReturn:
     _receive_signals()
     signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the loop
     running: list[int] = []
+    own = os.getpid()
     while True:
         ready = select.select([link, woken], [], [])[0]
         if woken in ready:
@@ -143,13 +144,13 @@ def _serve(link: socket.socket, work: Callable[[list[str]], int]) -> NoReturn:
             if (pid := os.fork()) == 0:
                 signal.set_wakeup_fd(-1)
                 link.close()
-                _live(work, *json.loads(data))
+                _live(own, work, *json.loads(data))
             os.setpgid(pid, pid)  # the agent signals the worker's group from now on
             running.append(pid)
             link.send(json.dumps([pid, None]).encode())
 
 
-def _live(work: Callable[[list[str]], int], arguments: list[str], environment: dict[str, str]) -> NoReturn:
+def _live(nursery: int, work: Callable[[list[str]], int], arguments: list[str], environment: dict[str, str]) -> NoReturn:
     """Be a worker."""
     code = EXIT_BROKEN
     try:
@@ -157,6 +158,8 @@ def _live(work: Callable[[list[str]], int], arguments: list[str], environment: d
         system = ctypes.CDLL(None)
         system.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         system.prctl(PR_SET_NAME, WORKER.encode())
+        if os.getppid() != nursery:  # it was killed before this process asked to end with it
+            log.leave(EXIT_RESTART)
         os.environ.clear()
         os.environ.update(environment)
         code = work(arguments)

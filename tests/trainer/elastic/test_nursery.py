@@ -36,7 +36,10 @@ def alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def made() -> Iterator[nursery.Nursery]:
+def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[nursery.Nursery]:
+    """A nursery whose workers need as many seconds as the parameter says until they ask to end with it."""
+    system, seconds = nursery.ctypes.CDLL, getattr(request, "param", 0)
+    monkeypatch.setattr(nursery.ctypes, "CDLL", lambda name: (time.sleep(seconds), system(name))[1])
     yield (found := nursery.Nursery(work))
     found._link.close()
     os.waitpid(found.pid, 0)
@@ -60,6 +63,7 @@ def test_workers_end_with_their_own_codes(made: nursery.Nursery, tmp_path: Path)
     assert [worker.wait(30) for worker in workers] == [75, -signal.SIGKILL]
 
 
+@pytest.mark.parametrize("made", [0, 1], indirect=True)
 def test_without_the_nursery_workers_end_and_none_begins(made: nursery.Nursery, tmp_path: Path) -> None:
     worker = made.start(["stay", str(tmp_path / "here")], {"RANK": "0"})
     os.kill(made.pid, signal.SIGKILL)

@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -29,6 +30,9 @@ from trainer.elastic.etcd import Etcd, access
 from trainer.elastic.liveness import Beat
 from trainer.elastic.rendezvous import Handler
 
+PATIENCE, IMPATIENCE = 60, 3
+"""Seconds of silence after which a member is lost: in a test of members that live, and in one that loses some. A test's
+process may not run for some seconds while others use the processors."""
 PAUSE_SECONDS = 0.1
 """Between two looks of a member at the state; torch takes a second, to spare the store of a large round."""
 
@@ -47,7 +51,7 @@ class Nodes:
 
     def add(self, name: str, address: str, **changes: Any) -> None:
         options = {"keep_alive_interval": 1, "last_call_timeout": 1, "join_timeout": 40, "retry_seconds": 20}
-        options |= changes
+        options |= {"keep_alive_max_attempt": PATIENCE} | changes
         parameters = RendezvousParameters(
             "etcd-v3", self._endpoint, self.run_id, self._low, self._high, address, **options
         )
@@ -59,7 +63,10 @@ class Nodes:
         return dict(zip(names, meet(*(self.handlers[name] for name in names)), strict=True))
 
     def vanish(self, name: str) -> None:
+        """A member beats no more, and the others miss it soon."""
         self.handlers.pop(name)._stop_heartbeats()
+        for handler in self.handlers.values():
+            miss_soon(handler)
 
     def __enter__(self) -> Nodes:
         return self
@@ -74,6 +81,12 @@ class Nodes:
 def nodes(shared_etcd: EtcdServer, run_id: str) -> Iterator[Callable[[int, int], Nodes]]:
     with contextlib.ExitStack() as groups:
         yield lambda low, high: groups.enter_context(Nodes(shared_etcd.endpoint, run_id, low, high))
+
+
+def miss_soon(member: Handler) -> None:
+    """It waits no longer than the IMPATIENCE for who is silent."""
+    holder = member._state_holder
+    holder._settings = replace(holder._settings, keep_alive_max_attempt=IMPATIENCE)
 
 
 def etcd_of(member: Handler) -> Etcd:
@@ -271,8 +284,12 @@ def test_a_newcomer_that_is_lost_while_it_waits_holds_nobody_up(nodes: Callable[
     wait_until(waits, 30, "the newcomer")
     killed.set()
     joining.join(30)
-    with pytest.raises(DistStoreError, match=r"nobody is left to write .*MASTER_ADDR"):
-        member.next_rendezvous()
+    with ThreadPoolExecutor(1) as pool:
+        round_of_both = pool.submit(member.next_rendezvous)
+        wait_until(lambda: len(member._state_holder.state.participants) == 2, 30, "a round of both")
+        miss_soon(member)
+        with pytest.raises(DistStoreError, match=r"nobody is left to write .*MASTER_ADDR"):
+            round_of_both.result()
     assert group.meet("a")["a"].world_size == 1
 
 
