@@ -9,6 +9,7 @@ from typing import Any
 from kubernetes import client
 
 from cli.cluster import JOB, TrainingJob, as_json, connect, workers
+from cli.pods import last_words
 from cli.target import Target, target_from
 from cli.training_status import TrainingStatus as Training
 from cli.training_status import look
@@ -130,7 +131,9 @@ class Cluster:
         expect(not now["status"].get("failedIndexes"), f"an index was given up: {now['status']}")
         if self.config.nodes is None:  # a cloud may take any of its machines back meanwhile
             lost = _uids(pods) - _uids(broken) - there
-            expect(not lost, f"{counted(len(lost), 'worker')} beside the broken ones were lost")
+            ended = [pod for pod in self.pods(JOB + self.target().job) if lost & _uids([pod])] if lost else []
+            why = [f"{pod['metadata']['name']}: {last_words(pod)}" for pod in ended]
+            expect(not lost, f"{counted(len(lost), 'worker')} beside the broken ones were lost; {'; '.join(why)}")
         return (
             f"{what}; {counted(self.count, 'worker')} made steps again after {time.monotonic() - clock:.0f} s, in "
             f"round {found.record.round} (before: {before.record.round}), step {before.figures['step']} before, "

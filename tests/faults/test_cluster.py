@@ -36,6 +36,14 @@ class Played(Cluster):
     def worker_pods(self) -> list[dict[str, Any]]:
         return [{"metadata": {"uid": uid, "name": uid}} for uid in self.uids]
 
+    def pods(self, selector: str, namespace: str | None = None) -> list[dict[str, Any]]:
+        """Those that have ended, too."""
+        ended: Any = {"metadata": {"uid": "old-0", "name": "train-0"}, "status": {"message": "the node says why"}}
+        return [ended, *self.worker_pods()]
+
+    def target(self) -> Any:
+        return SimpleNamespace(job="train")
+
     def job(self) -> dict[str, Any]:
         return {"metadata": {"uid": "the same"}, "status": self.status}
 
@@ -71,7 +79,7 @@ ONE, TWO = ([told(2, step, workers) for step in (4, 5)] for workers in (1, 2))
         ([told(1, 6, 1), told(1, 7, 1)], [], {}, "new round"),
         ([told(1, 6, 2), told(1, 7, 2)], ["old-0", "new"], {}, "new round"),
         (ONE, ["old-0"], {}, "is still there"),
-        (TWO, ["newer", "new"], {}, "1 worker beside the broken ones were lost"),
+        (TWO, ["newer", "new"], {}, "1 worker beside the broken ones were lost; train-0: the node says why"),
         (TWO, ["old-0", "new"], {"failedIndexes": "1"}, "an index was given up"),
     ],
 )
