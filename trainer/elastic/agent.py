@@ -10,7 +10,6 @@ import signal
 import time
 from pathlib import Path
 
-from torch.distributed import DistStoreError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
@@ -20,7 +19,7 @@ from trainer import log, record
 from trainer.checkpoint.format import is_writing, list_checkpoints, step_of
 from trainer.checkpoint.saver import LAST_SECONDS
 from trainer.contract import DONE, EXIT_BROKEN, EXIT_DONE, EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, STATUS
-from trainer.elastic.rendezvous import Handler
+from trainer.elastic.rendezvous import Handler, RoundOver
 from trainer.errors import Stop
 from trainer.files import read_record
 
@@ -80,9 +79,7 @@ class Agent(LocalElasticAgent):
             try:
                 super()._initialize_workers(worker_group)
                 break
-            except DistStoreError:
-                if not self._handler.is_over():
-                    raise
+            except RoundOver:
                 self._tell_end()
         self._handler.forming = False
 

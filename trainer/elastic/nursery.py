@@ -150,7 +150,9 @@ def _serve(link: socket.socket, work: Callable[[list[str]], int]) -> NoReturn:
             link.send(json.dumps([pid, None]).encode())
 
 
-def _live(nursery: int, work: Callable[[list[str]], int], arguments: list[str], environment: dict[str, str]) -> NoReturn:
+def _live(
+    nursery: int, work: Callable[[list[str]], int], arguments: list[str], environment: dict[str, str]
+) -> NoReturn:
     """Be a worker."""
     code = EXIT_BROKEN
     try:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from torch.distributed import Store, TCPStore
+from torch.distributed import DistStoreError, Store, TCPStore
 from torch.distributed.elastic.events.api import NodeState
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousConnectionError,
@@ -53,6 +53,10 @@ KEEP_ALIVE_ATTEMPTS = 3
 CHANGES_ROUNDS = {_Action.ADD_TO_PARTICIPANTS, _Action.ADD_TO_WAIT_LIST, _Action.REMOVE_FROM_PARTICIPANTS}
 OWNER = "trainyard/run"
 """Key of the store that names the run whose rendezvous it is."""
+
+
+class RoundOver(DistStoreError):
+    """A round that forms has lost a member, for whose address or rank the others would wait in vain."""
 
 
 class OpExecutor(_DistributedRendezvousOpExecutor):

@@ -14,7 +14,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import Token
 
 from trainer.elastic.etcd import LEASE_SECONDS, RETRY_SECONDS, Etcd, Value, access
 from trainer.elastic.liveness import Beat, BeatingBackend
-from trainer.elastic.rendezvous import Handler, create_handler
+from trainer.elastic.rendezvous import Handler, RoundOver, create_handler
 
 NAME = "etcd-v3"
 PREFIX = "/trainyard/rendezvous/"
@@ -137,7 +137,7 @@ class EtcdStore(Store):
             if time.monotonic() > look:
                 look += LOOK_SECONDS
                 if self.is_over():
-                    raise DistStoreError(f"nobody is left to write {', '.join(missing[:5])}")
+                    raise RoundOver(f"nobody is left to write {', '.join(missing[:5])}")
             time.sleep(pause)
             pause = min(1.5 * pause, LOOK_SECONDS)  # a thousand members wait the longer for their ranks
 

@@ -21,6 +21,7 @@ from trainer.checkpoint.format import list_checkpoints
 from trainer.contract import DONE, STATUS
 from trainer.elastic import agent
 from trainer.elastic.agent import Agent
+from trainer.elastic.rendezvous import RoundOver
 from trainer.errors import Stop
 from trainer.files import write_json
 
@@ -79,6 +80,23 @@ def test_who_told_a_reason_is_heard_and_else_who_ended_first(
 ) -> None:
     judge._judge(failures)
     assert "reason='the reason'" in capsys.readouterr().out
+
+
+def test_a_round_that_loses_a_member_as_it_forms_is_followed_by_another(
+    judge: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nobody is missing at the next look: who was lost is back, or who waited has gone."""
+    ends: list[Exception | None] = [RoundOver("nobody is left to write it"), None]
+
+    def begin(*_: object) -> None:
+        if end := ends.pop(0):
+            raise end
+
+    monkeypatch.setattr(agent.LocalElasticAgent, "_initialize_workers", begin)
+    handler: Any = SimpleNamespace(round=1, forming=True, lost_members=lambda: 0, changed=lambda: "")
+    judge._handler, group = handler, SimpleNamespace()
+    judge._initialize_workers(group)  # pyrefly: ignore[bad-argument-type]
+    assert (ends, handler.forming) == ([], False)
 
 
 def test_a_loss_after_the_end_is_no_loss(judge: Agent, tmp_path: Path) -> None:
