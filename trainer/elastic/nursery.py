@@ -128,19 +128,24 @@ def _serve(link: socket.socket, work: Callable[[list[str]], int]) -> NoReturn:
     _receive_signals()
     signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the loop
     running: list[int] = []
+    ended: list[int] = []
     own = os.getpid()
     while True:
         ready = select.select([link, woken], [], [])[0]
         if woken in ready:
             os.read(woken, 4096)
         for pid in list(running):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
+            if found := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 running.remove(pid)
-                link.send(json.dumps([pid, os.waitstatus_to_exitcode(status)]).encode())
+                ended.append(pid)
+                code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+                link.send(json.dumps([pid, code]).encode())
         if link in ready:
             if not (data := link.recv(MESSAGE_BYTES)):
                 os._exit(0)
+            # Not before the launcher has heard of it: torch signals the group of a worker that runs as far as it knows.
+            while ended:
+                os.waitpid(ended.pop(), 0)
             if (pid := os.fork()) == 0:
                 signal.set_wakeup_fd(-1)
                 link.close()

@@ -63,6 +63,17 @@ def test_workers_end_with_their_own_codes(made: nursery.Nursery, tmp_path: Path)
     assert [worker.wait(30) for worker in workers] == [75, -signal.SIGKILL]
 
 
+def test_a_worker_that_has_ended_takes_signals_until_the_launcher_knows(made: nursery.Nursery) -> None:
+    """As a subprocess.Popen does before its poll: torch raises for a group that is gone, and the launcher would end."""
+    worker = made.start(["3", ""], {})
+    wait_until(lambda: not alive(worker.pid), 30, "its end")
+    time.sleep(0.2)  # the nursery has told it
+    os.killpg(worker.pid, signal.SIGKILL)
+    assert made.start(["0", ""], {}).wait(30) == 0
+    assert worker.poll() == 3
+    assert not Path(f"/proc/{worker.pid}").exists(), "and leaves nothing"
+
+
 @pytest.mark.parametrize("made", [0, 1], indirect=True)
 def test_without_the_nursery_workers_end_and_none_begins(made: nursery.Nursery, tmp_path: Path) -> None:
     worker = made.start(["stay", str(tmp_path / "here")], {"RANK": "0"})
