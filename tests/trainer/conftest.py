@@ -142,14 +142,10 @@ def losses(run: Path) -> dict[int, float]:
     return dict(found)
 
 
-WAIT_SECONDS = 120
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for what a machine at rest does in seconds; others may use this one."""
-    deadline = time.monotonic() + WAIT_SECONDS
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {WAIT_SECONDS} s"
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
         time.sleep(0.02)
 
 
@@ -211,7 +207,7 @@ class EtcdServer:
         health = f"http://127.0.0.1:{free_port()}"  # plain HTTP without a password, whatever the clients need
         command += ["--listen-metrics-urls", health]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_until(lambda: _healthy(health), "etcd answers")
+        wait_until(lambda: _healthy(health), 20, "etcd answers")
 
     def kill(self) -> None:
         if self._process is not None:

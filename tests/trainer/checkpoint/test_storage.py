@@ -20,7 +20,7 @@ def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before_an
     changes: dict[str, Any] = {"steps": 12, "checkpoint__every_steps": 3, "optimizer__schedule": "constant"}
     first = start_workers(1, settings(straight, **changes))
     second = start_workers(1, settings(broken, **{**changes, "steps": 100_000}))
-    wait_until(lambda: reached(broken, 10), "step 10")
+    wait_until(lambda: reached(broken, 10), 60, "step 10")
     second.kill()
     second.wait()
     newest = newest_checkpoint(broken)

@@ -161,7 +161,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         for rank, worker in enumerate(made._worker_group.workers):
             worker.id, worker.global_rank = made._pcontext.pids()[rank], first + rank
         started.append(made)
-        wait_until((tmp_path / "ready").exists, "the worker runs")
+        wait_until((tmp_path / "ready").exists, 30, "the worker runs")
         return made
 
     yield make
@@ -192,7 +192,7 @@ def test_a_checkpoint_is_waited_for_when_another_worker_of_the_node_ended(
 ) -> None:
     """torch ends the others then, and kills them after 30 s."""
     made = start("", "begun.mkdir()", others=("import sys; sys.exit(75)",))
-    wait_until(lambda: len(made._running()) == 1, "the second worker's end")
+    wait_until(lambda: len(made._running()) == 1, 30, "the second worker's end")
     threading.Timer(1, (tmp_path / "finish").touch).start()
     result = made._monitor_workers(made._worker_group)
     assert result.failures[1].exitcode == 75

@@ -93,7 +93,7 @@ def test_in_place_of_a_refused_state_nobody_asks_for_a_round_yet(place: EtcdPlac
     still._stop_heartbeats()
     place.write(f"{datetime.now(UTC).isoformat()} 0".encode(), f"beats/{still._this_node}")
     place.write(b"no state")
-    wait_until(lambda: other.num_nodes_waiting() > 0, "it sees that its round is void")
+    wait_until(lambda: other.num_nodes_waiting() > 0, 10, "it sees that its round is void")
     assert other._state_holder.asking() == set()
 
 
@@ -108,7 +108,7 @@ def test_a_hostile_state_is_refused_and_the_rendezvous_goes_on(
     with caplog.at_level(logging.WARNING):
         place.write(hostile)
         for each in pair:
-            wait_until(lambda each=each: each.num_nodes_waiting() > 0, "each sees that its round is void")
+            wait_until(lambda each=each: each.num_nodes_waiting() > 0, 10, "each sees that its round is void")
         assert sorted(info.rank for info in meet(*pair)) == [0, 1]
     assert not path.exists()
     refusals = [record.getMessage() for record in caplog.records if "is refused" in record.getMessage()]

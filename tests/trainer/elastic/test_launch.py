@@ -38,11 +38,11 @@ def test_a_lost_node_is_replaced_and_no_step_is_lost(start_launcher: Start, sett
     two = ["--nnodes", "2:2"]
     survivor = start_launcher(arguments, two)
     victim = start_launcher(arguments, two)
-    wait_until(lambda: len(list_checkpoints(run)) > 0, "a checkpoint")
+    wait_until(lambda: len(list_checkpoints(run)) > 0, 120, "a checkpoint")
     victim.kill()
     assert not (run / "DONE").exists(), "the kill came too late to test anything"
     replacement = start_launcher(arguments, two)
-    wait_until(lambda: "event=round round=2 world_size=2" in survivor.output, "a second round")
+    wait_until(lambda: "event=round round=2 world_size=2" in survivor.output, 120, "a second round")
     assert survivor.wait(120) == 0
     assert replacement.wait(60) == 0
     for node in (survivor, replacement):
@@ -66,13 +66,13 @@ def test_a_newcomer_is_taken_in_and_a_notice_costs_no_step(
     """1 -> 2 nodes while it runs, then SIGTERM to the first: it saves and ends with 143, the other goes on alone."""
     arguments = settings(tmp_path, steps=100_000, metrics__every=5)
     first = start_launcher(arguments, ["--nnodes", "1:2"])
-    wait_until(lambda: reached(tmp_path, 20), "step 20")
+    wait_until(lambda: reached(tmp_path, 20), 90, "step 20")
     second = start_launcher(arguments, ["--nnodes", "1:2"])
-    wait_until(lambda: "world_size=2" in first.output + second.output, "two nodes in a round")
+    wait_until(lambda: "world_size=2" in first.output + second.output, 60, "two nodes in a round")
     joined = first.output + second.output
     assert "event=checkpoint step=" in joined, "the workers save before they make room"
     step = max(losses(tmp_path))
-    wait_until(lambda: reached(tmp_path, step + 10), "both nodes train")
+    wait_until(lambda: reached(tmp_path, step + 10), 60, "both nodes train")
     causes = [each["cause"] for each in json.loads((tmp_path / "status.json").read_text())["incidents"]]
     # On a busy machine an exchange may be slow, too.
     assert [each for each in causes if each.startswith("round")] == ["round 1 ended: 1 worker to join"]
@@ -80,8 +80,8 @@ def test_a_newcomer_is_taken_in_and_a_notice_costs_no_step(
     first.terminate()
     assert first.wait(40) == 143
     assert termination(tmp_path, 0)["state"] == "terminated"
-    wait_until(lambda: "event=round round=3 world_size=1 rank=0" in second.output, "the other goes on alone")
-    wait_until(lambda: "event=resume step=" in second.output.split("event=round round=3")[1], "from the checkpoint")
+    wait_until(lambda: "event=round round=3 world_size=1 rank=0" in second.output, 60, "the other goes on alone")
+    wait_until(lambda: "event=resume step=" in second.output.split("event=round round=3")[1], 60, "from the checkpoint")
     found = newest_checkpoint(tmp_path)
     assert found is not None
     assert f"event=resume step={found.step} " in second.output.split("event=round round=3")[1]
@@ -97,14 +97,14 @@ def test_a_checkpoint_longer_than_hung_workers_are_given_is_completed(
     arguments = settings(run, steps=100_000, checkpoint__every_steps=20)
     first, second = (start_launcher(arguments, ["--nnodes", "2:2"], environment={HOLD: str(hold)}) for _ in range(2))
     writing = lambda: list((run / "checkpoints").glob(".step-*"))  # noqa: E731
-    wait_until(lambda: len(writing()) > 0, "a checkpoint")
+    wait_until(lambda: len(writing()) > 0, 120, "a checkpoint")
     for pid in second.workers():
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: "event=new_round after=1 lost_members=0" in first.output, "the end of the round")
+    wait_until(lambda: "event=new_round after=1 lost_members=0" in first.output, 60, "the end of the round")
     time.sleep(processes.HUNG_SECONDS + 1)
     hold.touch()
     # From this checkpoint, or the next one, where step 40 was reached before the kill.
-    wait_until(lambda: "event=resume step=" in first.output, "the next round from this checkpoint")
+    wait_until(lambda: "event=resume step=" in first.output, 60, "the next round from this checkpoint")
 
 
 def test_sigterm_while_it_waits_for_others_ends_at_once(
@@ -112,7 +112,7 @@ def test_sigterm_while_it_waits_for_others_ends_at_once(
 ) -> None:
     alone = start_launcher(settings(tmp_path), ["--nnodes", "2:2"])
     etcd = Etcd(access(shared_etcd.endpoint, {}, {}))
-    wait_until(lambda: etcd.get(f"{PREFIX}{tmp_path.name}/state") is not None, "it has joined a round")
+    wait_until(lambda: etcd.get(f"{PREFIX}{tmp_path.name}/state") is not None, 60, "it has joined a round")
     alone.terminate()
     assert alone.wait(60) == 143, "it waits on for others, for 120 s"
     assert "Traceback" not in alone.output
@@ -120,7 +120,7 @@ def test_sigterm_while_it_waits_for_others_ends_at_once(
 
 def test_sigterm_in_its_first_moments_is_heard(start_launcher: Start, settings: Settings, tmp_path: Path) -> None:
     node = start_launcher(settings(tmp_path, steps=100_000))
-    wait_until(lambda: (tmp_path / "checkpoints").exists(), "the launcher began")
+    wait_until(lambda: (tmp_path / "checkpoints").exists(), 20, "the launcher began")
     node.terminate()
     assert node.wait(15) == 143
 

@@ -40,7 +40,7 @@ def test_runs_at_the_same_time_never_meet_and_nodes_of_one_run_do(
     ]
     sizes = ["world_size=2", "world_size=2", "world_size=1"]
     for each, size in zip(nodes, sizes, strict=True):
-        wait_until(lambda each=each, size=size: f"event=round round=1 {size}" in each.output, size)
+        wait_until(lambda each=each, size=size: f"event=round round=1 {size}" in each.output, 90, size)
     assert "round=2" not in "".join(each.output for each in nodes)
 
 

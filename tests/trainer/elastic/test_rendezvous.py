@@ -132,7 +132,7 @@ def test_keys_stay_while_their_writer_lives_and_go_after_it(shared_etcd: EtcdSer
         writer.put(run_id + "-alive", b"")
         assert reader.get(run_id) is not None
         time.sleep(0.3)
-    wait_until(lambda: reader.get(run_id) is None, "the key of a silent writer goes away")
+    wait_until(lambda: reader.get(run_id) is None, 10, "the key of a silent writer goes away")
     writer.put(run_id, b"again")  # a writer that was frozen so long gets a new lease
     assert reader.get(run_id) is not None
 

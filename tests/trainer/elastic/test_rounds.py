@@ -112,7 +112,7 @@ def test_rank_zero_lost_and_replaced_and_all_agree_on_each_rounds_master(nodes: 
 
     group.vanish("a")
     for name in "bc":  # seen within the keep-alive of 3 s, with nobody waiting to join
-        wait_until(lambda name=name: group.handlers[name].num_nodes_waiting() > 0, f"{name} sees that a is lost")
+        wait_until(lambda name=name: group.handlers[name].num_nodes_waiting() > 0, 10, f"{name} sees that a is lost")
     second = group.meet("bc")
     assert {info.world_size for info in second.values()} == {2}
     assert len(masters(second)) == 1
@@ -123,7 +123,7 @@ def test_rank_zero_lost_and_replaced_and_all_agree_on_each_rounds_master(nodes: 
     third_of_a: list[RendezvousInfo] = []
     waiting = threading.Thread(target=lambda: third_of_a.append(group.handlers["a"].next_rendezvous()), daemon=True)
     waiting.start()
-    wait_until(lambda: group.handlers["b"].num_nodes_waiting() == 1, "b sees a waiting")
+    wait_until(lambda: group.handlers["b"].num_nodes_waiting() == 1, 10, "b sees a waiting")
     third = group.meet("bc")
     waiting.join(30)
     assert third_of_a[0].rank == 0
@@ -147,7 +147,7 @@ def test_members_at_rest_beat_and_change_no_state(nodes: Callable[[int, int], No
             beats[member].add(beat)
         return [len(each) > 2 for each in beats.values()] == [True, True]
 
-    wait_until(have_beaten, "both beat")
+    wait_until(have_beaten, 30, "both beat")
 
 
 def test_a_member_beats_while_others_are_faster_with_every_change(
@@ -176,11 +176,11 @@ def test_a_member_beats_while_others_are_faster_with_every_change(
         beats.add(backend.beats[str(moving._this_node)])
         return len(beats) > 2
 
-    wait_until(has_beaten, "it beats")
+    wait_until(has_beaten, 30, "it beats")
     others_pause.set()
     leaving.join(20)
     assert not leaving.is_alive()
-    wait_until(lambda: watching.num_nodes_waiting() == 1, "b sees that a waits for the next round")
+    wait_until(lambda: watching.num_nodes_waiting() == 1, 60, "b sees that a waits for the next round")
 
 
 def test_who_writes_takes_all_along_who_ask_for_the_same(
@@ -203,7 +203,7 @@ def test_who_writes_takes_all_along_who_ask_for_the_same(
     for _ in range(2):
         with ThreadPoolExecutor(2) as pool:
             late_ones = [pool.submit(group.handlers[name].next_rendezvous) for name in "bc"]
-            wait_until(asked, "both ask for the round")
+            wait_until(asked, 30, "both ask for the round")
             assert {writing.next_rendezvous().world_size, *(each.result().world_size for each in late_ones)} == {3}
     assert group.handlers["c"].round == 2
 
@@ -244,7 +244,7 @@ def test_newcomers_have_their_last_call_while_the_members_train(nodes: Callable[
         assert member.num_nodes_waiting() == 0, "the members train until the last call is over"
         return len(member._state_holder.state.wait_list) == 1
 
-    wait_until(seen, "the newcomer")
+    wait_until(seen, 30, "the newcomer")
     member._settings.timeout._last_call = timedelta(0)
     assert member.num_nodes_waiting() == 1
     member._settings.timeout._last_call = timedelta(hours=1)
@@ -280,12 +280,12 @@ def test_a_newcomer_that_is_lost_while_it_waits_holds_nobody_up(nodes: Callable[
         member.num_nodes_waiting()
         return len(member._state_holder.state.wait_list) == 1
 
-    wait_until(waits, "the newcomer")
+    wait_until(waits, 30, "the newcomer")
     killed.set()
     joining.join(30)
     with ThreadPoolExecutor(1) as pool:
         round_of_both = pool.submit(member.next_rendezvous)
-        wait_until(lambda: len(member._state_holder.state.participants) == 2, "a round of both")
+        wait_until(lambda: len(member._state_holder.state.participants) == 2, 30, "a round of both")
         miss_soon(member)
         with pytest.raises(RoundOver, match=r"nobody is left to write .*MASTER_ADDR"):
             round_of_both.result()
@@ -300,12 +300,12 @@ def test_a_member_that_changes_rounds_is_always_seen(nodes: Callable[[int, int],
     group.meet("ab")
     moving, watching = group.handlers["a"], group.handlers["b"]
     moving._op_executor.run(_RendezvousExitOp(), time.monotonic() + 10)  # what next_rendezvous does first
-    wait_until(lambda: watching.num_nodes_waiting() == 1, "b sees that a waits for the next round")
+    wait_until(lambda: watching.num_nodes_waiting() == 1, 60, "b sees that a waits for the next round")
     state = watching._state_holder.state
     assert (len(state.participants), len(state.wait_list)) == (1, 1)
     assert (watching.left_members(), watching.lost_members()) == (1, 0)
     moving.leave()
-    wait_until(lambda: watching.num_nodes_waiting() == 1 == watching.lost_members(), "b sees that a left for good")
+    wait_until(lambda: watching.num_nodes_waiting() == 1 == watching.lost_members(), 60, "b sees that a left for good")
     assert group.meet("b")["b"].world_size == 1
 
 
@@ -328,11 +328,11 @@ def test_a_spare_that_finds_no_place_makes_no_new_round(nodes: Callable[[int, in
 
     threads = [threading.Thread(target=join, args=(name,), daemon=True) for name in "cab"]
     threads[0].start()
-    wait_until(lambda: seen(1, 0), "the spare has seen that the round is full")
+    wait_until(lambda: seen(1, 0), 30, "the spare has seen that the round is full")
     threads[1].start()
-    wait_until(lambda: seen(0, 2), "the spare has seen that there is room")
+    wait_until(lambda: seen(0, 2), 30, "the spare has seen that there is room")
     threads[2].start()
-    wait_until(lambda: len(found) == 2, "two of the three are in the next round")
+    wait_until(lambda: len(found) == 2, 30, "two of the three are in the next round")
     end = time.monotonic() + 15 * PAUSE_SECONDS
     while time.monotonic() < end:
         assert [group.handlers[name].num_nodes_waiting() for name in found] == [0, 0]
@@ -377,7 +377,7 @@ def test_training_goes_on_while_etcd_is_away(
         assert handler.num_nodes_waiting() == 0
         assert caplog.text.count("rendezvous store out of reach") == 1
         own_etcd.start()
-        wait_until(lambda: handler.get_backend() == "etcd-v3" and not handler.is_closed(), "etcd is used again")
+        wait_until(lambda: handler.get_backend() == "etcd-v3" and not handler.is_closed(), 60, "etcd is used again")
         assert handler.num_nodes_waiting() == 0
 
 
@@ -389,7 +389,7 @@ def test_an_etcd_that_lost_its_data_is_a_new_round_by_itself(own_etcd: EtcdServe
         own_etcd.lose_data()
         own_etcd.start()
         for name in "ab":
-            wait_until(lambda name=name: group.handlers[name].num_nodes_waiting() > 0, f"{name} is in no round")
+            wait_until(lambda name=name: group.handlers[name].num_nodes_waiting() > 0, 10, f"{name} is in no round")
             assert group.handlers[name].left_members() == 0, "its workers still have all their peers, and can save"
         second = group.meet("ab")
         assert sorted(info.rank for info in second.values()) == [0, 1]

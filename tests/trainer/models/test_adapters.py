@@ -102,7 +102,7 @@ def test_two_workers_that_are_killed_and_resume_make_the_steps_of_one(
     changes = {**LORA, "model__name": gpt2, "adapter__dropout": 0.1, "checkpoint__every_steps": 2, "steps": 6}
     arguments = settings(tmp_path / "run", **changes)
     first = start_workers(2, arguments)
-    wait_until(lambda: len(list_checkpoints(tmp_path / "run")) > 0, "a checkpoint")
+    wait_until(lambda: len(list_checkpoints(tmp_path / "run")) > 0, 60, "a checkpoint")
     first.kill()
     first.wait()
     again = start_workers(2, arguments)

@@ -191,7 +191,7 @@ def test_wandb_records_offline_and_a_resumed_run_stays_the_same_run(
     assert len(files) == 2, "both attempts belong to one run"
     for file, loss in zip(files, (b"10.125", b"20.125"), strict=True):
         # Its log of records is not compressed; wandb's own process writes it out after the run's end was told.
-        wait_until(lambda file=file: b"loss" in file.read_bytes(), f"{file.parent.name} is written")
+        wait_until(lambda file=file: b"loss" in file.read_bytes(), 30, f"{file.parent.name} is written")
         assert loss in file.read_bytes()
     assert "metrics_failed" not in capsys.readouterr().out
 

@@ -81,7 +81,7 @@ def test_a_run_killed_and_resumed_equals_a_straight_one(
     changes = {"steps": 40, "checkpoint__every_steps": 5, "evaluation__every": 12}
     workers = start_workers(2, settings(straight, **changes))
     again = start_workers(2, settings(broken, **changes))
-    wait_until(lambda: reached(broken, 13), "step 13")
+    wait_until(lambda: reached(broken, 13), PATIENCE, "step 13")
     again.kill(signal.SIGKILL)
     assert again.wait(PATIENCE) == [-9, -9]
     assert not (broken / "DONE").exists(), "the kill came too late to test anything"
@@ -115,7 +115,7 @@ def test_sigterm_to_one_worker_makes_all_save_the_same_step(
         changes = {"steps": 100_000, "evaluation__every": 5, "evaluation__batches": 100_000}
         changes["micro_batch"] = 1
     workers = start_workers(2, settings(tmp_path, **changes))
-    wait_until(lambda: reached(tmp_path, 7), "step 7")
+    wait_until(lambda: reached(tmp_path, 7), PATIENCE, "step 7")
     workers.kill(signal.SIGTERM, only=1)
     assert workers.wait(20) == [75, 143], workers.output
     found = newest_checkpoint(tmp_path)
@@ -128,7 +128,7 @@ def test_a_worker_whose_peer_was_killed_leaves_at_once(
     start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
     workers = start_workers(2, settings(tmp_path, steps=100_000, checkpoint__every_minutes=0.01))
-    wait_until(lambda: workers.output.count("event=checkpoint step=") >= 2, "two checkpoints, by time")
+    wait_until(lambda: workers.output.count("event=checkpoint step=") >= 2, PATIENCE, "two checkpoints, by time")
     workers.kill(signal.SIGKILL, only=0)
     assert workers.wait(15) == [-9, 75], workers.output
     assert "event=peers_lost" in workers.output
@@ -236,7 +236,7 @@ def test_a_storage_that_refuses_the_last_checkpoint_is_waited_for(
 ) -> None:
     """Once, a full disk between the last two steps cost the Job, and all steps since the newest checkpoint."""
     workers = start_workers(2, settings(tmp_path / "run", steps=4), run_on_a_disk_that_is_freed)
-    wait_until(lambda: "event=end_delayed " in workers.output, "a refused checkpoint")
+    wait_until(lambda: "event=end_delayed " in workers.output, PATIENCE, "a refused checkpoint")
     if ending == "space":
         (tmp_path / "workers-0.log.freed").touch()
         assert workers.wait(PATIENCE) == [0, 0], workers.output
@@ -252,7 +252,7 @@ def test_a_notice_is_heard_in_the_middle_of_a_long_step(
     """A step of 8,000 micro-batches takes far longer than the notice: it is given up, and computed again at resume."""
     changes = {"tokens_per_step": 512_000, "evaluation__batches": 1}
     workers = start_workers(2, settings(tmp_path, **changes))
-    wait_until(lambda: "step=0 validation_loss" in workers.output, "the first step began")
+    wait_until(lambda: "step=0 validation_loss" in workers.output, PATIENCE, "the first step began")
     workers.kill(signal.SIGTERM, only=0)
     assert workers.wait(20) == [143, 75], workers.output
     found = newest_checkpoint(tmp_path)
