@@ -129,11 +129,11 @@ class Cluster:
         same = now["metadata"]["uid"] == job["metadata"]["uid"]
         expect(same, f"the Job was replaced: {before.job} became {found.job}")
         expect(not now["status"].get("failedIndexes"), f"an index was given up: {now['status']}")
-        if self.config.nodes is None:  # a cloud may take any of its machines back meanwhile
-            lost = _uids(pods) - _uids(broken) - there
-            ended = [pod for pod in self.pods(JOB + self.target().job) if lost & _uids([pod])] if lost else []
-            why = [f"{pod['metadata']['name']}: {last_words(pod)}" for pod in ended]
-            expect(not lost, f"{counted(len(lost), 'worker')} beside the broken ones were lost; {'; '.join(why)}")
+        lost = _uids(pods) - _uids(broken) - there
+        if lost and self.config.nodes is None:  # a cloud may take any of its machines back meanwhile
+            ended = [pod for pod in self.pods(JOB + self.target().job) if pod["metadata"]["uid"] in lost]
+            why = "; ".join(f"{pod['metadata']['name']}: {last_words(pod)}" for pod in ended)
+            raise Expected(f"{counted(len(lost), 'worker')} beside the broken ones were lost; {why}")
         return (
             f"{what}; {counted(self.count, 'worker')} made steps again after {time.monotonic() - clock:.0f} s, in "
             f"round {found.record.round} (before: {before.record.round}), step {before.figures['step']} before, "

@@ -56,7 +56,7 @@ OWNER = "trainyard/run"
 
 
 class RoundOver(DistStoreError):
-    """A round that forms has lost a member, for whose address or rank the others would wait in vain."""
+    """A round is over before it has begun: see Handler.is_over."""
 
 
 class OpExecutor(_DistributedRendezvousOpExecutor):

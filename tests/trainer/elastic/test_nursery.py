@@ -16,6 +16,7 @@ from tests.trainer.conftest import wait_until
 from tests.trainer.processes import context
 from trainer.contract import EXIT_RESTART, WORKER
 from trainer.elastic import nursery
+from trainer.elastic.agent import process_state
 from trainer.errors import Stop
 
 
@@ -32,7 +33,7 @@ def work(arguments: list[str]) -> int:
 
 
 def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists() and ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    return process_state(pid) not in ("", "Z")
 
 
 @pytest.fixture
