@@ -22,7 +22,7 @@ def _encoded(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
 
 
-def build(identity: str, extension: dict[str, Any] | None = None) -> dict[str, Any]:
+def content_for(identity: str, extension: dict[str, Any] | None = None) -> dict[str, Any]:
     """Build a self-contained kubeconfig: it can be copied, and its content changes when a certificate does."""
     cluster: dict[str, Any] = {"server": network.API_SERVER, "certificate-authority-data": _encoded(certs.CA)}
     if extension is not None:
@@ -49,7 +49,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
 def component(identity: str) -> Path:
     """Write the kubeconfig of one component."""
     path = paths.CONFIGURATION / f"{identity}.kubeconfig"
-    write(path, build(identity))
+    write(path, content_for(identity))
     return path
 
 
@@ -64,7 +64,7 @@ def write_user(base_image: str, etcd_image: str) -> None:
         "baseImage": base_image,
         "etcdImage": etcd_image,
     }
-    content, others = build("admin", extension), foreign()
+    content, others = content_for("admin", extension), foreign()
     write(paths.KUBECONFIG, content | {name: [*content[name], *others[name]] for name in LISTS})
 
 

@@ -112,7 +112,7 @@ def gather(tools: tuple[str, ...] = (*toolchain.NODE_TOOLS, *toolchain.PULUMI_TO
         disk_free=free(paths.ROOT),
         cache_free=None if existing(paths.cache()).stat().st_dev == paths.ROOT.stat().st_dev else free(paths.cache()),
         new_image=not leftovers.has_packages(),
-        memory=toolchain.memory() if linux else 0.0,
+        memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9 if linux else 0.0,
         unbuilt=unbuilt,
         go=not unbuilt or go_available(),
         packages_missing=packages_missing() if linux else (),

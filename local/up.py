@@ -62,7 +62,7 @@ def exclusive() -> Iterator[None]:
         yield
 
 
-def build(name: str, phases: Phases) -> None:
+def build_tool(name: str, phases: Phases) -> None:
     tool = toolchain.BY_NAME[name]
     if toolchain.is_built(tool):
         return
@@ -73,7 +73,7 @@ def build(name: str, phases: Phases) -> None:
 
 def build_all(names: Sequence[str], phases: Phases) -> None:
     for name in names:
-        build(name, phases)
+        build_tool(name, phases)
 
 
 def build_pulumi(phases: Phases, fetch: bool = False, first: Callable[[], object] = lambda: None) -> str:
@@ -87,7 +87,7 @@ def build_pulumi(phases: Phases, fetch: bool = False, first: Callable[[], object
     plugin = (environment.fetch_plugin if fetch or installed else environment.find_plugin)("kubernetes")
     if plugin is None:
         first()
-        build(toolchain.PLUGIN, phases)
+        build_tool(toolchain.PLUGIN, phases)
         plugin = environment.install_plugin()
     return f"Kubernetes plugin: {plugin}"
 
@@ -107,7 +107,7 @@ def up(facts: Facts, phases: Phases, enforce: bool = False, as_is: bool = False)
         # Run two builds in parallel: while one links, on one processor, the other compiles. Programs that share most
         # packages follow each other, as the plugin Kubernetes, and etcd goes first, alone: two compilers that start
         # together compile the same. The images wait for network and disk more than they compute.
-        etcd = pool.submit(build, "etcd", phases)
+        etcd = pool.submit(build_tool, "etcd", phases)
         kubernetes = pool.submit(_after, etcd, lambda: build_all(("kubernetes", "coredns"), phases))
         pulumi = pool.submit(_after, etcd, lambda: build_pulumi(phases, first=kubernetes.result))
         base = pool.submit(make_base, phases, as_is)
@@ -284,7 +284,7 @@ def enforce_policies(phases: Phases) -> None:
     if not shutil.which("ipset"):
         with phases.phase("install ipset"):
             shell.install(("ipset",))
-    build(ENFORCER, phases)
+    build_tool(ENFORCER, phases)
     node.grant(ENFORCER, ENFORCER_READS)
     with phases.phase("network policies"):
         if processes.ensure(daemon(ENFORCER)):

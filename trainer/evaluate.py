@@ -173,7 +173,7 @@ def _of_checkpoint(source: loading.Source, path: Path, options: argparse.Namespa
     if options.sequence_length is not None:
         raise UserError("--sequence-length belongs to --model; a run is evaluated as it was trained")
     settings = schema.load(arguments)
-    built = tasks.load(settings.task).build(settings)
+    built = tasks.load(settings.task).make_work(settings)
     built.load_model(path / "model")
     return built.module, built.validation, settings, built.validation_figures
 

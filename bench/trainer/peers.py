@@ -64,7 +64,7 @@ def batches(mode: dict[str, Any]) -> Any:
 def network(mode: dict[str, Any]) -> Any:
     from trainer.models import networks
 
-    return networks.build(mode["preset"], 50257, 50256, seed=1337).to(mode["device"])
+    return networks.from_preset(mode["preset"], 50257, 50256, seed=1337).to(mode["device"])
 
 
 def loop(mode: dict[str, Any]) -> tuple[Clock, list[float]]:

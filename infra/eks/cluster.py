@@ -26,7 +26,7 @@ ADMIN = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
 VIEWER = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSAdminViewPolicy"
 
 
-def build(config: StackConfig, scope: Scope, network: Network) -> aws.eks.Cluster:
+def create_cluster(config: StackConfig, scope: Scope, network: Network) -> aws.eks.Cluster:
     """The cluster without nodes."""
     eks, c = config.section(EksConfig), aws.eks
     key = _key(scope) if eks.secrets_encryption else None

@@ -43,7 +43,7 @@ class Network:
     """What nodes need to reach the internet, and so must outlive them."""
 
 
-def build(config: StackConfig, scope: Scope) -> Network:
+def create_network(config: StackConfig, scope: Scope) -> Network:
     eks = config.section(EksConfig)
     vpc = aws.ec2.Vpc(
         "network",

@@ -25,7 +25,7 @@ CACHE = "-cache"
 Rule = dict[str, Any]
 
 
-def build(config: StackConfig, scope: Scope) -> Registry | None:
+def create_registry(config: StackConfig, scope: Scope) -> Registry | None:
     """The registry; None for prebuilt images."""
     if config.image.builder == "prebuilt":
         return None

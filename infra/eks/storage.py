@@ -40,7 +40,7 @@ class Storage:
     """Resources that the nodes need to mount the volume."""
 
 
-def build(config: StackConfig, scope: Scope, network: Network) -> Storage:
+def create_storage(config: StackConfig, scope: Scope, network: Network) -> Storage:
     given = config.section(EksStorage).disk
     made = None if given else _file_system(config, scope)
     system: pulumi.Input[str] = given or (made.id if made else "")

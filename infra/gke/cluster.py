@@ -26,7 +26,7 @@ PLUGIN: dict[str, Any] = {
 }
 
 
-def build(
+def create_cluster(
     config: StackConfig, scope: Scope, network: Network, nodes: NodeIdentity, after: list[pulumi.Resource]
 ) -> gcp.container.Cluster:
     """The cluster without nodes.

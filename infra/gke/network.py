@@ -35,7 +35,7 @@ class Network:
     services: str = "services"
 
 
-def build(scope: Scope, after: list[pulumi.Resource]) -> Network:
+def create_network(scope: Scope, after: list[pulumi.Resource]) -> Network:
     network = gcp.compute.Network(
         "network",
         name=scope.name,

@@ -20,7 +20,7 @@ from infra.image import compression
 KEPT_IMAGES, UNTAGGED_SECONDS = 10, 7 * 24 * 3600
 
 
-def build(
+def create_registry(
     config: StackConfig, scope: Scope, nodes: NodeIdentity, after: list[pulumi.Resource]
 ) -> tuple[Registry | None, list[pulumi.Resource]]:
     """The registry, and what must exist before a node can pull from it; nothing for prebuilt images."""

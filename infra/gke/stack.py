@@ -42,11 +42,13 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
         parent=component,
     )
     enabled = services.enable(config, scope)
-    net = network.build(scope, enabled)
+    net = network.create_network(scope, enabled)
     node_identity = identity.node_identity(config, scope, enabled)
-    images, pull = registry.build(config, scope, node_identity, enabled)
-    volume = storage.build(config, scope, net, enabled)
-    control_plane = cluster.build(config, scope, net, node_identity, [*node_identity.grants, *volume.before_cluster])
+    images, pull = registry.create_registry(config, scope, node_identity, enabled)
+    volume = storage.create_storage(config, scope, net, enabled)
+    control_plane = cluster.create_cluster(
+        config, scope, net, node_identity, [*node_identity.grants, *volume.before_cluster]
+    )
     # Nodes pull etcd's image from the internet.
     system = nodes.system_pool(config, scope, control_plane, node_identity, [net.nat, *pull])
     workers = [nodes.worker_pool(config, kind, scope, control_plane, node_identity, [system]) for kind in kinds(config)]

@@ -32,7 +32,7 @@ class Storage:
     """Disks that the nodes attach, and that must outlive them."""
 
 
-def build(config: StackConfig, scope: Scope, network: Network, after: list[pulumi.Resource]) -> Storage:
+def create_storage(config: StackConfig, scope: Scope, network: Network, after: list[pulumi.Resource]) -> Storage:
     if config.section(GkeStorage).kind == "filestore":
         return Storage(_filestore(config, scope, network, after), [])
     return _served_disk(config, scope, after)

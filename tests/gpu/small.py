@@ -28,7 +28,7 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 def network(device: torch.device, sharp: float = 1.0) -> Any:
     """sharp > 1 makes the weights larger, so that the model is sure of some words."""
-    net = networks.build(PRESET, VOCABULARY, 0, seed=1)
+    net = networks.from_preset(PRESET, VOCABULARY, 0, seed=1)
     with torch.no_grad():
         for value in net.parameters():
             value.mul_(sharp)

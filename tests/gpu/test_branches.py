@@ -50,7 +50,7 @@ class Text:
 
 def build(device: torch.device) -> Work:
     with device:
-        net = networks.build("tiny", VOCABULARY, 0, seed=1)
+        net = networks.from_preset("tiny", VOCABULARY, 0, seed=1)
     module = LanguageModel(net)
     assert all(isinstance(value, FakeTensor) and value.is_cuda for value in net.parameters())
     return dataclasses.replace(
@@ -111,7 +111,7 @@ def test_the_loss_is_compiled_for_a_model_that_moves_there_later(
     cuda: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As FSDP moves it: after compile()."""
-    module, taken = causal.CausalModel(networks.build("tiny", VOCABULARY, 0, seed=1)), list[Kernels]()
+    module, taken = causal.CausalModel(networks.from_preset("tiny", VOCABULARY, 0, seed=1)), list[Kernels]()
     module._plain = True  # else it asks the device, and a fake one cannot answer
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     monkeypatch.setattr(causal, "token_loss", lambda *given: taken.append(given[4]))

@@ -89,7 +89,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(1)
     llama = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", vocab_size=600, **shape))
     llama.save_pretrained(folder / "llama")
-    networks.build("tiny", 600, 0, seed=1).save_pretrained(folder / "gpt2")
+    networks.from_preset("tiny", 600, 0, seed=1).save_pretrained(folder / "gpt2")
     return folder
 
 

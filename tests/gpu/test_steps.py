@@ -160,7 +160,7 @@ def test_a_step_needs_no_more_memory_than_was_estimated(on_cuda: torch.device, w
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     tokens = windows * 1024
-    net = networks.build("small", 50257, 50256, seed=1).to(on_cuda)  # pyrefly: ignore[bad-argument-type]
+    net = networks.from_preset("small", 50257, 50256, seed=1).to(on_cuda)  # pyrefly: ignore[bad-argument-type]
     module = LanguageModel(net)
     module.compile()
     engine = build_engine(

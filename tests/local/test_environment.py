@@ -52,7 +52,7 @@ def built(machine: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             if not made.exists():
                 executable(made, "#!/bin/sh\necho built\n")
 
-    monkeypatch.setattr(up, "build", build)
+    monkeypatch.setattr(up, "build_tool", build)
     return names
 
 

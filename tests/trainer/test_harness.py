@@ -85,7 +85,7 @@ class Case:
         self.run, self.tasks = folder / "opticks", folder / "tasks"
         small = ["model.preset=tiny", "sequence_length=32", "tokens_per_step=64", "precision=fp32"]
         config = load([f"data.directory={dataset}", f"run.directory={self.run}", *small])
-        work = pretrain.build(config)
+        work = pretrain.make_work(config)
         with torch.no_grad():
             for value in work.net.parameters():
                 value.mul_(8)  # opinions that differ

@@ -43,7 +43,7 @@ disable_progress_bar()  # one bar per saved file, in the middle of the log lines
 patches.save_without_deepspeed()
 
 
-def build(preset: str, vocabulary: int, end_of_text: int, seed: int, length: int = 0) -> "PreTrainedModel":
+def from_preset(preset: str, vocabulary: int, end_of_text: int, seed: int, length: int = 0) -> "PreTrainedModel":
     """A model of presets.py with fresh weights that depend on `seed` alone.
 
     GPT-2's are drawn as in the paper: normal with standard deviation 0.02, and 0.02 / sqrt(2 x layers) for the two

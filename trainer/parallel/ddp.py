@@ -54,7 +54,7 @@ class DdpEngine:
     def __init__(self, work: Work, config: Config, world: World, dtype: torch.dtype, exchange: bool = True) -> None:
         self._net, self._world, self._dtype = work.net, world, dtype
         self._divisor, self._clip = work.items_per_step, config.optimizer.clip or float("inf")
-        self._optimizers = optimizer.build(work.net, config.optimizer)
+        self._optimizers = optimizer.make_optimizers(work.net, config.optimizer)
         self._scaler = torch.amp.GradScaler(world.device.type, enabled=dtype == torch.float16)
         self._exchange = Exchange(world, wire(config, world.device, dtype))
         self._module: Any = work.module

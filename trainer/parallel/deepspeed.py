@@ -59,7 +59,7 @@ class DeepSpeedEngine:
         self._bytes = 0
         settings = deepspeed_settings(work, config, world, dtype)
         exact = {name: value.data for name, value in adapters.trained(self._net).items()}
-        [self._adam] = optimizer.build(work.net, config.optimizer)
+        [self._adam] = optimizer.make_optimizers(work.net, config.optimizer)
         self._engine = _initialise(_Autocast(work.module, world, dtype), self._adam, settings, world)
         self._zero = self._engine.optimizer
         if dtype == torch.bfloat16:  # its fp32 part is made from the bf16 weights: a resumed run would begin rounded

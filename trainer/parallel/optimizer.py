@@ -14,7 +14,7 @@ Tensors = dict[str, dict[str, torch.Tensor]]
 """Optimizer state by parameter name, then by kind: exp_avg, exp_avg_sq, step; momentum_buffer."""
 
 
-def build(net: nn.Module, settings: Optimizer) -> list[torch.optim.Optimizer]:
+def make_optimizers(net: nn.Module, settings: Optimizer) -> list[torch.optim.Optimizer]:
     """The optimizers that together update every parameter of `net`. Weight decay on matrices only.
 
     Their learning rate is set before each update.

@@ -1,4 +1,4 @@
-"""The tasks: one module each, whose build(config, most) makes the Work with micro-batches of at most `most` windows."""
+"""The tasks: one module each, whose make_work(config, most) has micro-batches of at most `most` windows."""
 
 import importlib
 from types import ModuleType

@@ -33,13 +33,13 @@ COMPARED = 8
 """Validation windows on which student and teacher are compared at the end."""
 
 
-def build(config: Config, most: int | None = None) -> Work:
+def make_work(config: Config, most: int | None = None) -> Work:
     """Pre-training's Work with the module Distillation. Raises UserError if the teacher is missing or does not fit."""
     settings, key = config.distillation, "distillation.teacher"
     dataset = open_dataset(config.data.directory, config.data.verify)
     tokenizer, words = dataset.directory / "tokenizer.json", dataset.largest + 1
     found = networks.load(settings.teacher, words, config.sequence_length, tokenizer, key=key)
-    work = pretrain.build(config, most)
+    work = pretrain.make_work(config, most)
     student = plain_gpt2("model.name", config.model.name, work.net, work.net.config.vocab_size)
     teacher = plain_gpt2(key, settings.teacher, found, student.config.vocab_size).requires_grad_(False)
     begun = list_checkpoints(Path(config.run.directory))

@@ -20,7 +20,7 @@ SHOWN = 2000
 """Characters that the sample shows of a long conversation (its end) and of a long expected answer (its start)."""
 
 
-def build(config: Config, most: int | None = None) -> Work:
+def make_work(config: Config, most: int | None = None) -> Work:
     """Raises UserError when the data is missing or does not fit the settings."""
     dataset = open_dataset(config.data.directory, config.data.verify, conversations=True)
     tokenizer = dataset.directory / "tokenizer.json"

@@ -89,7 +89,7 @@ def beginning(text: Tokens, encoding: "Tokenizer") -> str:
     return encoding.decode(text.read(0, min(PROMPT_TOKENS, len(text))).tolist()).strip()
 
 
-def build(config: Config, most: int | None = None) -> Work:
+def make_work(config: Config, most: int | None = None) -> Work:
     """Raises UserError when the data is missing or does not fit the settings."""
     dataset = open_dataset(config.data.directory, config.data.verify)
     tokenizer = dataset.directory / "tokenizer.json"
@@ -135,7 +135,7 @@ def network(config: Config, dataset: Dataset, tokenizer: Path) -> "PreTrainedMod
     """
     model, words, length = config.model, dataset.largest + 1, config.sequence_length
     if model.size:
-        return networks.build(model.size, dataset.vocabulary, dataset.end_of_text, config.run.seed, length)
+        return networks.from_preset(model.size, dataset.vocabulary, dataset.end_of_text, config.run.seed, length)
     if config.adapter.kind != "none":
         return networks.load(model.name, words, length, tokenizer, dtype="auto")
     for path in reversed(list_checkpoints(Path(config.run.directory))):

@@ -44,7 +44,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def build(config: Config, most: int | None = None) -> Work:
+def make_work(config: Config, most: int | None = None) -> Work:
     """Raises UserError when the model or the questions are missing or unfit."""
     settings = config.question_answering
     tokenizer, net = network(config)

@@ -70,7 +70,7 @@ def train(config: Config, run: Path) -> None:
     require_device(begun=bool(list_checkpoints(run)))
     world = join(config.run.collective_timeout_seconds)
     log.event("round", round=world.round, world_size=world.size, rank=world.rank)
-    work = build(task, config, run, world)
+    work = agreed_work(task, config, run, world)
     known = with_steps(config, part := work.batches.epoch(1))
     if config.epochs and world.first:
         log.event("epochs", epochs=config.epochs, steps=known.steps, steps_per_epoch=round(1 / part, 1))
@@ -79,20 +79,20 @@ def train(config: Config, run: Path) -> None:
     leave_group()
 
 
-def build(task: "ModuleType", config: Config, run: Path, world: "World") -> "Work":
+def agreed_work(task: "ModuleType", config: Config, run: Path, world: "World") -> "Work":
     """The work of this worker, with the micro-batch of the worker whose memory allows the least."""
     from trainer.train import failures
 
     most = failures.largest(run, config, world.device)
     # A new node reads the model's gigabytes from cold storage, while other nodes have them cached.
-    work = world.together(lambda: task.build(config, most))
+    work = world.together(lambda: task.make_work(config, most))
     sizes, data = zip(*world.gather([work.windows, work.data]), strict=True)
     if len(set(data)) > 1:
         raise UserError(
             "data.directory: the workers see different data there; put it on storage that all of them mount, or copy "
             "it to each of them again"
         )
-    return work if len(set(sizes)) == 1 else world.together(lambda: task.build(config, min(sizes)))
+    return work if len(set(sizes)) == 1 else world.together(lambda: task.make_work(config, min(sizes)))
 
 
 def report_failure(error: Exception, code: int) -> int:

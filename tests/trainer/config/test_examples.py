@@ -141,7 +141,7 @@ def test_an_example_finds_a_loss_with_everything_small(
     if "distillation" in document:
         changes += [f"distillation.teacher={weights}"]
     settings = config.load(["--config", name, *changes])
-    work = tasks.load(settings.task).build(settings)
+    work = tasks.load(settings.task).make_work(settings)
     batch = tuple(torch.from_numpy(part) for part in work.batches.get(0, 0))
     loss = work.module(*batch) / work.items_per_step * work.batches.per_step
     assert 0 < float(loss.detach()) < 2 * math.log(500)

@@ -40,7 +40,7 @@ INPUTS = torch.arange(40).reshape(2, 20)
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("weights") / "gpt2"
-    networks.build("tiny", 500, 0, seed=5).save_pretrained(folder)
+    networks.from_preset("tiny", 500, 0, seed=5).save_pretrained(folder)
     return folder
 
 
@@ -179,7 +179,7 @@ def test_a_missing_base_is_one_line_that_says_where_it_was_looked_for(
     assert "\n" not in said
     assert "the base model of this adapter is not in /gone/weights; give its folder" in said
     assert sample.main([*command, "--base", str(gpt2)]) == 0
-    networks.build("tiny", 500, 0, seed=6).save_pretrained(tmp_path / "another")
+    networks.from_preset("tiny", 500, 0, seed=6).save_pretrained(tmp_path / "another")
     assert sample.main([*command, "--base", str(tmp_path / "another")]) == 2
     assert "but the model found has other weights; name the right one with --base" in capsys.readouterr().err
 

@@ -237,8 +237,8 @@ def test_workers_whose_memories_differ_take_what_the_smallest_allows(tmp_path: P
         together=lambda task: task(),
         gather=lambda told: [told, [2, "one"]],
     )
-    task: Any = SimpleNamespace(build=lambda settings, most: SimpleNamespace(windows=min(most or 4, 4), data="one"))
-    assert train.build(task, config.Config(), tmp_path, world).windows == 2
+    task: Any = SimpleNamespace(make_work=lambda settings, most: SimpleNamespace(windows=min(most or 4, 4), data="one"))
+    assert train.agreed_work(task, config.Config(), tmp_path, world).windows == 2
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_what_the_machine_can_just_hold_is_built(workers: int, tmp_path: Path, m
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(workers))
     for build, numbers in (
         (lambda: networks.from_config(str(tmp_path), 500, 0, 8, 1), size),
-        (lambda: networks.build("tiny", 500, 0, 1), of_preset("tiny", 500).parameters),
+        (lambda: networks.from_preset("tiny", 500, 0, 1), of_preset("tiny", 500).parameters),
     ):
         monkeypatch.setattr(capacity.container, "limit", lambda room=numbers * workers * 4 + 1000: room)
         assert build() is not None

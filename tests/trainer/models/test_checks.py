@@ -52,7 +52,7 @@ def built(kind: str, shape: dict[str, Any], dataset: Path, folder: Path) -> Any:
     config = toy.configuration(
         model__config=folder / "config.json", data__directory=dataset, run__directory=folder / "run", sequence_length=32
     )
-    return pretrain.build(config)
+    return pretrain.make_work(config)
 
 
 @pytest.mark.parametrize("name", SOUND)

@@ -37,7 +37,7 @@ def windows(count: int = 2, length: int = 48, seed: int = 0) -> tuple[torch.Tens
 
 def network(preset: str = "tiny", sharp: float = 1.0, **changes: Any) -> Any:
     """sharp > 1 makes the weights larger, so that the model is sure of some words."""
-    net: Any = networks.build(preset, VOCABULARY, 0, seed=1)
+    net: Any = networks.from_preset(preset, VOCABULARY, 0, seed=1)
     if changes:
         net.config.update(changes)
         torch.manual_seed(1)
@@ -286,7 +286,7 @@ def test_the_loss_curve_in_bf16_is_that_of_fp32(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(attention, "TILES", False)
 
     def curve(dtype: torch.dtype, rounded: bool = False) -> torch.Tensor:
-        net = networks.build("tiny", VOCABULARY, 0, seed=1)
+        net = networks.from_preset("tiny", VOCABULARY, 0, seed=1)
         with torch.no_grad():
             for value in net.parameters() if rounded else ():
                 value.copy_(value.bfloat16())

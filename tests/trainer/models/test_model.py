@@ -32,7 +32,7 @@ def done(run: Path) -> dict[str, Any]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Hugging Face folder with a GPT-2 of 500 words, made by transformers alone, dropout as in OpenAI's."""
     path = tmp_path_factory.mktemp("weights") / "hf"
-    net = networks.build("tiny", 500, 0, seed=5)
+    net = networks.from_preset("tiny", 500, 0, seed=5)
     net.config.update({"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1})
     net.save_pretrained(path)
     return path
@@ -120,13 +120,13 @@ def test_weights_that_do_not_fit_are_refused_in_one_line(folder: Path, dataset: 
 
 
 def test_fresh_weights_are_drawn_as_the_paper_says() -> None:
-    net: Any = networks.build("micro", 500, 0, seed=1)
+    net: Any = networks.from_preset("micro", 500, 0, seed=1)
     layer = net.transformer.h[1]
     assert float(layer.mlp.c_fc.weight.detach().std()) == pytest.approx(0.02, rel=0.05)
     for projection in (layer.attn.c_proj, layer.mlp.c_proj):
         assert float(projection.weight.detach().std()) == pytest.approx(0.02 / (2 * 4) ** 0.5, rel=0.05)
     assert net.lm_head.weight is net.transformer.wte.weight
-    assert not torch.equal(networks.build("micro", 500, 0, seed=2).lm_head.weight, net.lm_head.weight)
+    assert not torch.equal(networks.from_preset("micro", 500, 0, seed=2).lm_head.weight, net.lm_head.weight)
 
 
 def test_what_the_layers_add_up_in_is_fp32_where_products_are_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_what_the_layers_add_up_in_is_fp32_where_products_are_bf16(monkeypatch: 
         return made
 
     monkeypatch.setattr(gpt2, "block", block)
-    module, tokens = LanguageModel(networks.build("tiny", 500, 0, seed=1)), torch.arange(34).reshape(2, 17)
+    module, tokens = LanguageModel(networks.from_preset("tiny", 500, 0, seed=1)), torch.arange(34).reshape(2, 17)
     with torch.autocast("cpu", torch.bfloat16):
         module(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()).backward()
     assert len(seen) >= 4
@@ -150,7 +150,7 @@ def test_what_the_layers_add_up_in_is_fp32_where_products_are_bf16(monkeypatch: 
 @pytest.mark.parametrize(("preset", "millions"), [("distil", 82), ("xl", 1558)])
 def test_presets_have_the_parameters_of_openais_models(preset: str, millions: int) -> None:
     with torch.device("meta"):
-        net = networks.build(preset, 50257, 50256, seed=1)
+        net = networks.from_preset(preset, 50257, 50256, seed=1)
     assert round(sum(parameter.numel() for parameter in net.parameters()) / 1e6) == millions
     assert PRESETS[preset].positions == 1024
 
@@ -158,5 +158,5 @@ def test_presets_have_the_parameters_of_openais_models(preset: str, millions: in
 def test_flops_per_token_of_gpt2() -> None:
     """855 million at length 1024: 6 x 123.65M parameters and 12 x 12 x 768 x 1024 for attention."""
     with torch.device("meta"):
-        net = networks.build("small", 50257, 50256, seed=1)
+        net = networks.from_preset("small", 50257, 50256, seed=1)
     assert networks.flops_per_token(net, 1024) == pytest.approx(855e6, rel=1e-3)

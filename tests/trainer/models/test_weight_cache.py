@@ -33,7 +33,7 @@ def test_gradients_are_added_in_place_where_nobody_listens_and_are_the_same() ->
     """Three passes of one step: the first makes the gradients, the others add to them, bit for bit as autograd does."""
     found: dict[bool, dict[str, torch.Tensor]] = {}
     for allowed in (False, True):
-        net = cast("Any", networks.build("tiny", VOCABULARY, 0, seed=1))
+        net = cast("Any", networks.from_preset("tiny", VOCABULARY, 0, seed=1))
         model, widened = LanguageModel(net), Widened(net.transformer.h[0].mlp.c_fc.weight.shape)
         for seed in range(3):
             ids = torch.randint(0, VOCABULARY, (2, 33), generator=torch.Generator().manual_seed(seed))

@@ -9,7 +9,7 @@ from transformers.pytorch_utils import Conv1D
 
 from trainer.config.settings import Optimizer
 from trainer.parallel import muon
-from trainer.parallel.optimizer import build, is_hidden_matrix, learning_rate, set_learning_rate
+from trainer.parallel.optimizer import is_hidden_matrix, learning_rate, make_optimizers, set_learning_rate
 
 
 def rates(schedule: str, steps: int = 100) -> list[float]:
@@ -71,7 +71,7 @@ def test_decay_shrinks_matrices_and_no_vectors() -> None:
     settings = Optimizer(learning_rate=0.1, weight_decay=0.5, beta1=0.8, beta2=0.9, epsilon=1e-3)
     net = torch.nn.Linear(3, 2)
     before = {name: value.detach().clone() for name, value in net.named_parameters()}
-    (adam,) = build(net, settings)
+    (adam,) = make_optimizers(net, settings)
     for value in net.parameters():
         value.grad = torch.zeros_like(value)
     set_learning_rate([adam], settings.learning_rate)
@@ -97,7 +97,7 @@ def test_muon_changes_what_a_layer_gives_by_one_size_at_every_width(width: int, 
         net = Conv1D(out, into) if turned else torch.nn.Linear(into, out, bias=False)
         before = net.weight.detach().clone()
         settings = Optimizer(name="muon", weight_decay=0)
-        _, matrices = build(torch.nn.Sequential(net, torch.nn.LayerNorm(out)), settings)
+        _, matrices = make_optimizers(torch.nn.Sequential(net, torch.nn.LayerNorm(out)), settings)
         net.weight.grad = torch.randn_like(net.weight)
         set_learning_rate([matrices], 0.1)
         matrices.step()

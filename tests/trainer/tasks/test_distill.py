@@ -98,7 +98,7 @@ def test_the_teacher_counts_as_a_forward_pass(
     """Two operations a parameter that is multiplied, four for each layer, unit of width and position."""
     given = settings(tmp_path / "run", task="distillation", distillation__teacher=teacher)
     config = configuration.load(given)
-    found = distill.build(config).flops_per_token - pretrain.build(config).flops_per_token
+    found = distill.make_work(config).flops_per_token - pretrain.make_work(config).flops_per_token
     net = network(4, 32, seed=1)
     multiplied = sum(value.numel() for value in net.parameters()) - net.transformer.wpe.weight.numel()
     assert found == pytest.approx(2 * multiplied + 4 * 4 * 32 * 32)
@@ -112,7 +112,7 @@ def test_distillation_brings_the_student_to_the_teacher(
 ) -> None:
     common = {"task": "distillation", "distillation__teacher": teacher, "distillation__alpha": 1.0, "steps": 20}
     given = {name: settings(tmp_path / name, **common, optimizer__learning_rate=1e-2) for name in ("one", "two")}
-    untaught = distill.build(configuration.load(given["one"])).results()
+    untaught = distill.make_work(configuration.load(given["one"])).results()
     for world, name in enumerate(given, 1):
         workers = start_workers(world, given[name])
         assert workers.wait(120) == [0] * world, workers.output
@@ -125,7 +125,7 @@ def test_distillation_brings_the_student_to_the_teacher(
 
 def refusal(arguments: list[str]) -> str:
     with pytest.raises(UserError) as raised:
-        distill.build(configuration.load(arguments))
+        distill.make_work(configuration.load(arguments))
     assert "\n" not in str(raised.value)
     return str(raised.value)
 

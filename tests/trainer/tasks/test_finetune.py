@@ -184,7 +184,7 @@ def test_any_workers_and_micro_batch_fsdp_and_a_resume_compute_the_same_run(
     first, second = (run / "checkpoints/step-00000004/model/model.safetensors" for run in (one, resumed))
     assert first.read_bytes() == second.read_bytes()
     # The loss of a step is the mean over its own answer tokens.
-    work = finetune.build(schema.load(arguments(tmp_path / "fresh")))
+    work = finetune.make_work(schema.load(arguments(tmp_path / "fresh")))
     parts = [work.batches.get(0, number) for number in range(work.batches.per_step)]
     with torch.no_grad():
         total = sum(float(work.module(*map(torch.from_numpy, part))) for part in parts)
@@ -234,6 +234,6 @@ def test_the_model_learns_to_answer_and_the_run_shows_a_conversation(
 
 def test_data_of_another_kind_is_one_line(arguments: Settings, dataset: Path, talks: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds text; for task=finetune prepare the data with --conversations"):
-        finetune.build(schema.load(arguments(tmp_path, data__directory=dataset)))
+        finetune.make_work(schema.load(arguments(tmp_path, data__directory=dataset)))
     with pytest.raises(UserError, match="holds conversations; set task=finetune"):
-        pretrain.build(schema.load(arguments(tmp_path, task="language_model")))
+        pretrain.make_work(schema.load(arguments(tmp_path, task="language_model")))

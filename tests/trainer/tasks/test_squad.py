@@ -212,7 +212,7 @@ def test_only_for_a_compiled_graph_are_all_batches_of_one_length(
 ) -> None:
     def widths(**changes: Any) -> set[int]:
         given = arguments(tmp_path, sequence_length=80, tokens_per_step=800, **changes)
-        batches = squad.build(configuration.load(given)).batches
+        batches = squad.make_work(configuration.load(given)).batches
         return {batches.get(step, 0)[0].shape[1] for step in range(3)}
 
     assert widths() == {80}  # its windows cannot be rounded up to 96: the encoder has 80 positions
@@ -288,7 +288,7 @@ def test_bad_settings_are_told(
 ) -> None:
     def refusal(**changes: Any) -> str:
         with pytest.raises(UserError) as raised:
-            squad.build(configuration.load(arguments(tmp_path / "run", **changes)))
+            squad.make_work(configuration.load(arguments(tmp_path / "run", **changes)))
         return str(raised.value)
 
     assert "model.name: missing" in refusal(model__name="")

@@ -23,7 +23,7 @@ from trainer.errors import BrokenNode, Retry, TrainingError, UserError
 from trainer.tasks.work import Work
 from trainer.train import __main__ as worker
 from trainer.train import failures
-from trainer.train.__main__ import build, train
+from trainer.train.__main__ import agreed_work, train
 from trainer.train.metrics import machine
 
 Start = Callable[..., Workers]
@@ -95,9 +95,9 @@ def test_workers_that_see_different_data_are_refused_before_the_first_step(tmp_p
     made, cpu = SimpleNamespace(windows=2, data="a"), torch.device("cpu")
     for data in ("a", "b"):
         others = SimpleNamespace(device=cpu, together=lambda act: act(), gather=lambda own, data=data: [own, [2, data]])
-        task = SimpleNamespace(build=lambda *_: made)
+        task = SimpleNamespace(make_work=lambda *_: made)
         with pytest.raises(UserError, match="the workers see different data") if data == "b" else nullcontext():
-            assert build(cast(Any, task), toy.configuration(), tmp_path, cast(Any, others)) is made
+            assert agreed_work(cast(Any, task), toy.configuration(), tmp_path, cast(Any, others)) is made
 
 
 class PanicException(BaseException):
