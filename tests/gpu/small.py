@@ -51,7 +51,7 @@ def steps(built: Engine, device: torch.device, first: int, last: int, mine: rang
     for step in range(first, last):
         for number in mine:
             built.accumulate(batch(device, step, number), 1.0, last=number == mine[-1])
-        built.step(1e-3, step + 1)
+        built.step(1e-3)
 
 
 def weights(built: Engine) -> dict[str, torch.Tensor]:

@@ -104,7 +104,7 @@ def test_fp16_skips_a_step_that_overflows_and_recovers(device: torch.device) -> 
     for step in range(40):
         for number in range(small.PER_STEP):
             built.accumulate(small.batch(device, step, number), 1.0, last=number == small.PER_STEP - 1)
-        outcome = built.step(1e-3, step + 1)
+        outcome = built.step(1e-3)
         if not float(outcome.skipped):
             break
         skipped += 1
@@ -167,10 +167,10 @@ def test_a_step_needs_no_more_memory_than_was_estimated(on_cuda: torch.device, w
         toy.only_steps(net, module, 2 * tokens, 2 * windows), Config(), toy.place(device=on_cuda), torch.bfloat16
     )
     ids = torch.randint(0, 50257, (windows, 1025), device=on_cuda)
-    for number in range(2):
+    for _ in range(2):
         for last in (False, True):  # the second micro-batch computes while gradients exist
             engine.accumulate((ids[:, :-1], ids[:, 1:]), 1.0, last)
-        engine.step(1e-4, number + 1)
+        engine.step(1e-4)
     torch.cuda.synchronize()
     most = torch.cuda.max_memory_allocated() - before
     expected = needed(of_preset("small"), Config(), "bf16", 1, windows=windows)

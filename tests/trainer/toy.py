@@ -94,10 +94,10 @@ def steps(engine: Any, world: Any, first: int, last: int, batches: Any = None) -
 
     feed = Feed(batches or Batches(), world, first, engine.equal_turns)
     found = []
-    for number in range(first, last):
+    for _ in range(first, last):
         for turn, (_, weight) in enumerate(feed.plan):
             engine.accumulate(feed.next(), weight, last=turn == len(feed.plan) - 1)
-        outcome = engine.step(0.01, number + 1)
+        outcome = engine.step(0.01)
         # Another worker than the first returns no state: take the weights that it computes with, unless they are parts.
         held = engine.state().weights or ({} if engine.divided else adapters.trainables(engine._net))
         weights = [value.detach().float().flatten().clone() for value in held.values()]

@@ -83,7 +83,7 @@ class DdpEngine:
             self._exchange.exposed.end()
         return total.detach()
 
-    def step(self, learning_rate: float, number: int) -> Outcome:
+    def step(self, learning_rate: float) -> Outcome:
         for each in self._optimizers:
             self._scaler.unscale_(each)
         norm = self._clip_gradients()

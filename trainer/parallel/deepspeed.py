@@ -85,7 +85,7 @@ class DeepSpeedEngine:
             self._bytes += self._pass_bytes
         return total.detach()
 
-    def step(self, learning_rate: float, number: int) -> Outcome:
+    def step(self, learning_rate: float) -> Outcome:
         optimizer.set_learning_rate([self._adam], learning_rate)
         if self._world.size > 1:
             self._bytes += self._update_bytes

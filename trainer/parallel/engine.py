@@ -37,8 +37,8 @@ class Engine(Protocol):
         """
         ...
 
-    def step(self, learning_rate: float, number: int) -> Outcome:
-        """Clip and update with this learning rate. `number`: steps from 1."""
+    def step(self, learning_rate: float) -> Outcome:
+        """Clip and update with this learning rate."""
         ...
 
     def state(self) -> Snapshot:

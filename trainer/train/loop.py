@@ -198,7 +198,7 @@ class Loop:
                     return True, False
         self.progress.settle()
         learning_rate = optimizer.learning_rate(self.progress.updates, self.config.steps, self.config.optimizer)
-        outcome = self.engine.step(learning_rate, self.step + 1)
+        outcome = self.engine.step(learning_rate)
         self.step += 1
         self.progress.note(self.step, outcome)
         self.watch.steps += 1

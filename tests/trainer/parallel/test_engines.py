@@ -125,7 +125,7 @@ def test_a_loss_scale_that_was_found_is_resumed() -> None:
 
     former, resumed = (DdpEngine(toy.work(), toy.configuration(), toy.place(), torch.float16) for _ in range(2))
     former.accumulate(tuple(map(torch.from_numpy, toy.Batches().get(2, 1))), 1.0, last=True)
-    assert float(former.step(0.01, 1).skipped) == 1
+    assert float(former.step(0.01).skipped) == 1
     state = former.state()
     resumed.load(state.optimizer, state.state)
     assert resumed.loss_scale == former.loss_scale == 32768

@@ -89,7 +89,7 @@ def seconds_waited(world: Any) -> float:
             time.sleep(0.5)
         for turn, (_, weight) in enumerate(feed.plan):
             built.accumulate(feed.next(), weight, last=turn == len(feed.plan) - 1)
-        built.step(0.01, number)
+        built.step(0.01)
     feed.close()
     return built.take_communication()[0]
 

@@ -83,7 +83,7 @@ def steps(world: Any, engine: Any, first: int, last: int) -> list[float]:
             batch = tuple(torch.from_numpy(part) for part in Rows().get(number, micro))
             total += engine.accumulate(batch, weight, last=turn == len(plan) - 1)
         found.append(float(world.sum(total)[0]) / (2 * LENGTH * toy.PER_STEP))
-        found.append(float(engine.step(0.01, number + 1).gradient_norm))
+        found.append(float(engine.step(0.01).gradient_norm))
     return found
 
 

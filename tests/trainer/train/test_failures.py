@@ -32,22 +32,15 @@ FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capaci
 OTHER = "CUDA error: an illegal memory access was encountered"
 
 
-def second_fails_at(step: int, error: type[RuntimeError], text: str, environment: dict[str, str]) -> None:
-    """Let the second worker raise in this step."""
+def full_at_once(environment: dict[str, str], arguments: list[str], log: str) -> None:
+    """Let the device of the second worker be full at its first update."""
     from trainer.parallel.ddp import DdpEngine
 
-    real = DdpEngine.step
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError(FULL)
 
-    def failing(self: DdpEngine, rate: float, number: int) -> object:
-        if number == step and environment["RANK"] == "1":
-            raise error(text)
-        return real(self, rate, number)
-
-    DdpEngine.step = failing  # pyrefly: ignore[bad-assignment]
-
-
-def full_at_once(environment: dict[str, str], arguments: list[str], log: str) -> None:
-    second_fails_at(1, torch.OutOfMemoryError, FULL, environment)
+    if environment["RANK"] == "1":
+        DdpEngine.step = full  # pyrefly: ignore[bad-assignment]
     os.environ["TORCHELASTIC_ERROR_FILE"] = f"{log}.{environment['RANK']}.json"
     run_worker(environment, arguments, log)
 
