@@ -18,14 +18,12 @@ from trainer import patches
 from trainer.data import coverage, records
 from trainer.data.answer_spans import FAILURES, AnswerSpans
 from trainer.data.chat_template import begins, known
-from trainer.data.loss_mask import BEGINS, COUNTS, ID, MARKS, Encoder, Span, Undecodable, marked, squeezed
+from trainer.data.loss_mask import MARKS, Encoder, Span, Undecodable, marked, squeezed
 from trainer.data.records import ANSWERS, REASONS, Plain, Talk, Wrong
 from trainer.data.sentences import says_anything, sentences
 from trainer.data.sources import Place
 from trainer.data.tokenizer import FILE
 from trainer.errors import UserError, one_line
-
-__all__ = ["BEGINS", "COUNTS", "ID", "MARKS", "Chat"]
 
 DOCUMENTS = "conversations"
 """Value of Recipe.documents for conversations; other values say what a document is in a text file."""

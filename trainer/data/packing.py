@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from trainer.data.batches import Batches, Tokens
-from trainer.data.conversations import COUNTS, ID
+from trainer.data.loss_mask import COUNTS, ID
 from trainer.errors import UserError
 from trainer.log import event
 
@@ -83,7 +83,11 @@ class Packed:
 
 def pack(tokens: Tokens, length: int, split: str) -> Packed:
     """Pack a split of conversations into windows. Raises UserError when none would have an answer."""
-    sizes, answers = _table(tokens)
+    tables = [
+        np.fromfile(path, np.uint32, offset=4 * size).reshape(-1, 2)
+        for path, size in zip(tokens.paths, tokens.sizes, strict=True)
+    ]
+    sizes, answers = np.concatenate([np.empty((0, 2), np.int64), *tables]).T
     starts = np.cumsum(sizes) - sizes
     long = np.flatnonzero(sizes > length + 1)
     for number in long:
@@ -101,16 +105,6 @@ def pack(tokens: Tokens, length: int, split: str) -> Packed:
     firsts = np.concatenate([[0], np.cumsum(np.bincount(windows))]).astype(np.int64)
     per_window = np.bincount(windows, weights=answers[whole]).astype(np.int64)
     return Packed(tokens, length, starts[placed], sizes[placed], firsts, per_window, len(long), len(sizes) - len(whole))
-
-
-def _table(tokens: Tokens) -> tuple[np.ndarray, np.ndarray]:
-    """Number of tokens of each conversation, and of those whose loss counts, from the tables in the shards."""
-    tables = [
-        np.fromfile(path, np.uint32, offset=4 * size).reshape(-1, 2)
-        for path, size in zip(tokens.paths, tokens.sizes, strict=True)
-    ]
-    whole = np.concatenate(tables).astype(np.int64) if tables else np.zeros((0, 2), np.int64)
-    return whole[:, 0].copy(), whole[:, 1].copy()
 
 
 def _fill(sizes: np.ndarray, length: int) -> np.ndarray:

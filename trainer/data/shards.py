@@ -21,9 +21,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from trainer.data.batches import stored_bytes
-from trainer.data.conversations import BEGINS, COUNTS, DOCUMENTS, ID, MARKS, Chat
+from trainer.data.conversations import DOCUMENTS, Chat
 from trainer.data.documents import EMPTY, Joins, Piece, Records, TextField, Unit, anywhere, units
 from trainer.data.encoding import Differs, Encoder
+from trainer.data.loss_mask import BEGINS, COUNTS, ID, MARKS
 from trainer.data.tokenizer import FILE
 from trainer.errors import panic
 from trainer.files import fsync, read_json, sha256, write_json

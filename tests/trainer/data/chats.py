@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from trainer.data.conversations import BEGINS, COUNTS, ID, Chat
+from trainer.data.conversations import Chat
+from trainer.data.loss_mask import BEGINS, COUNTS, ID
 
 Build = Callable[[str], Chat]
 """Makes a chat of a template."""

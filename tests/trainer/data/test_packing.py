@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.data.batches import Tokens
-from trainer.data.conversations import BEGINS, COUNTS
+from trainer.data.loss_mask import BEGINS, COUNTS
 from trainer.data.packing import IGNORED, PackedBatches, pack
 from trainer.data.shards import table
 from trainer.errors import UserError
