@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
@@ -214,11 +214,12 @@ def _source(system: Any, info: dict[str, Any]) -> Source:
         raise UserError(f"--input {name}: is empty; leave it out")
     # A web server says whether it answers requests for ranges.
     seekable = not compression and size > 0 and info.get("partial", True)
-    found = Source(name, kind, compression, size, seekable=seekable)
+    version = next((f"{key}:{info[key]}" for key in VERSIONS if info.get(key)), "")
     try:
-        return replace(found, identity=_local_identity(name) if local else _identity(size, info))
+        identity = _local_identity(name) if local else f"{size} {version}".strip()
     except (Unfit, FileNotFoundError) as error:  # the second of a link to nothing
         raise UserError(f"--input {name}: {error.strerror}; leave it out, or put the file there") from None
+    return Source(name, kind, compression, size, identity, seekable)
 
 
 def _local_identity(name: str) -> str:
@@ -227,12 +228,6 @@ def _local_identity(name: str) -> str:
         if about.st_size > HASHED_BYTES:
             return f"{about.st_size} mtime:{about.st_mtime}"
         return f"{about.st_size} sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-
-
-def _identity(size: int, info: dict[str, Any]) -> str:
-    """Size and the storage's version of the content: a hash, an ETag, or the time of the last change."""
-    known = next((f"{key}:{info[key]}" for key in VERSIONS if info.get(key)), "")
-    return f"{size} {known}".strip()
 
 
 @contextmanager
