@@ -1,6 +1,7 @@
 """GPT-2's byte-pair encoding, or any other tokenizer, found without a network where possible."""
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -92,7 +93,8 @@ def end_of_text(tokenizer: Tokenizer, folder: Path | None = None) -> int:
     """
     said = [read_json(folder / name) or {} for name in SAID_IN] if folder is not None else []
     names = [each.get("eos_token") for each in said]
-    numbers = [tokenizer.id_to_token(number) for each in said for number in _numbers(each.get("eos_token_id"))]
+    ids = [ids if isinstance(ids := each.get("eos_token_id"), list) else [ids] for each in said]
+    numbers = [tokenizer.id_to_token(number) for number in itertools.chain(*ids) if isinstance(number, int)]
     for name in (*names, *numbers, *GUESSED):
         name = name.get("content") if isinstance(name, dict) else name
         token = tokenizer.token_to_id(name) if isinstance(name, str) else None
@@ -110,14 +112,9 @@ def beginning(tokenizer: Tokenizer) -> list[int]:
     return whole[: -len(text)] if text and whole[-len(text) :] == text else []
 
 
-def _numbers(found: Any) -> list[int]:
-    return [number for number in (found if isinstance(found, list) else [found]) if isinstance(number, int)]
-
-
 def companions(folder: Path | None) -> dict[str, bytes]:
     """The tokenizer's companion files in a folder, by name."""
-    there = COMPANIONS if folder is not None else ()
-    return {name: (folder / name).read_bytes() for name in there if folder and (folder / name).is_file()}
+    return {name: (folder / name).read_bytes() for name in COMPANIONS if folder and (folder / name).is_file()}
 
 
 def digest(tokenizer: Tokenizer, beside: dict[str, bytes]) -> str:
@@ -141,22 +138,18 @@ def save_tokenizer(file: Path, folder: Path, positions: int | None, end: int | N
     """
     copy(file, folder / FILE)
     write_companions(companions(file.parent), folder)
-    if isinstance(said := read_json(folder / COMPANIONS[0]), dict):
-        if not said.get("tokenizer_class"):  # else a class follows from the model, and cuts text otherwise
-            said["tokenizer_class"] = TAKEN_AS_IS
-            (folder / COMPANIONS[0]).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
-        return
-    built = Tokenizer.from_file(str(file))
-    word = built.id_to_token(end_of_text(built, file.parent) if end is None else end)
-    described = {
-        "tokenizer_class": TAKEN_AS_IS,
-        **({} if positions is None else {"model_max_length": positions}),
-        "clean_up_tokenization_spaces": False,  # decode returns the exact text
-        "bos_token": word,
-        "eos_token": word,
-        "unk_token": word,
-    }
-    (folder / COMPANIONS[0]).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+    described = read_json(folder / COMPANIONS[0])
+    if described is None:
+        built = Tokenizer.from_file(str(file))
+        word = built.id_to_token(end_of_text(built, file.parent) if end is None else end)
+        described = {
+            **({} if positions is None else {"model_max_length": positions}),
+            "clean_up_tokenization_spaces": False,  # decode returns the exact text
+            **dict.fromkeys(("bos_token", "eos_token", "unk_token"), word),
+        }
+    if not described.get("tokenizer_class"):  # else a class follows from the model, and cuts text otherwise
+        described["tokenizer_class"] = TAKEN_AS_IS
+        (folder / COMPANIONS[0]).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
 
 
 def _gpt2() -> Tokenizer:
