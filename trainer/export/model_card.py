@@ -73,23 +73,18 @@ def text(source: Source, net: Any, dtype: str) -> str:
 
 
 def _figures(source: Source, configuration: dict[str, Any], language: bool) -> list[tuple[str, str]]:
-    rows: list[tuple[str, str]] = []
-    if source.step is not None:
-        rows.append(("step", f"{source.step:,}"))
-        per_step = configuration.get("tokens_per_step")
-        if language and per_step:
-            rows.append(("tokens trained on", f"{source.step * per_step:,}"))
-    loss = source.figures.get("validation_loss")
-    if loss is not None:
-        rows.append(("validation loss (nats)", f"{loss:.4f}"))
-        if language:
-            rows.append(("validation perplexity", f"{evaluations.perplexity(loss):.2f}"))
-    if (bits := source.figures.get("bits_per_byte")) is not None:
-        rows.append(("validation bits per byte", f"{bits:.4f}"))
-    for key, name in (("exact_match", "exact match"), ("f1", "F1")):
-        if (percent := source.figures.get(key)) is not None:
-            rows.append((name, f"{percent:.2f}"))
-    return rows
+    step, figures, per_step = source.step, source.figures, configuration.get("tokens_per_step")
+    loss = figures.get("validation_loss")
+    rows = [
+        ("step", step, ","),
+        ("tokens trained on", step * per_step if language and per_step and step is not None else None, ","),
+        ("validation loss (nats)", loss, ".4f"),
+        ("validation perplexity", evaluations.perplexity(loss) if language and loss is not None else None, ".2f"),
+        ("validation bits per byte", figures.get("bits_per_byte"), ".4f"),
+        ("exact match", figures.get("exact_match"), ".2f"),
+        ("F1", figures.get("f1"), ".2f"),
+    ]
+    return [(name, format(value, form)) for name, value, form in rows if value is not None]
 
 
 def _configuration(source: Source) -> dict[str, Any]:

@@ -78,9 +78,6 @@ def make_work(config: Config, most: int | None = None) -> Work:
         networks.save(net, weights, folder)
         tokenizer.save_pretrained(folder)
 
-    def load_model(folder: Path) -> None:
-        load_weights(folder.parent, net)
-
     def results() -> dict[str, Any]:
         path = Path(config.run.directory) / PREDICTIONS
         write_json(path, validation.answers)
@@ -96,7 +93,7 @@ def make_work(config: Config, most: int | None = None) -> Work:
         samples_per_step=windows,
         flops_per_token=networks.flops_per_token(net, config.sequence_length),
         save_model=save_model,
-        load_model=load_model,
+        load_model=lambda folder: load_weights(folder.parent, net),
         data=squad_data.digest([learn, asked]),
         results=results,
         validation_figures=lambda: validation.figures,
