@@ -36,7 +36,7 @@ COMPARED = 8
 def make_work(config: Config, most: int | None = None) -> Work:
     """Pre-training's Work with the module Distillation. Raises UserError if the teacher is missing or does not fit."""
     settings, key = config.distillation, "distillation.teacher"
-    dataset = open_dataset(config.data.directory, config.data.verify)
+    dataset = open_dataset(config.data.directory)  # make_work() below verifies it
     tokenizer, words = dataset.directory / "tokenizer.json", dataset.largest + 1
     found = networks.load(settings.teacher, words, config.sequence_length, tokenizer, key=key)
     work = pretrain.make_work(config, most)

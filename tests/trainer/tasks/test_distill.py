@@ -13,7 +13,9 @@ from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.trainer.conftest import Workers, losses
+from trainer import files
 from trainer.config import schema as configuration
+from trainer.data import batches
 from trainer.errors import UserError
 from trainer.tasks import distill, pretrain
 from trainer.tasks.distill import Distillation, copy_layers
@@ -90,6 +92,15 @@ def test_the_student_may_begin_with_layers_of_the_teacher() -> None:
     assert torch.equal(small.lm_head.weight, large.transformer.wte.weight)
     with pytest.raises(UserError, match=r"6 layers.*width 64.*student_from_teacher off"):
         copy_layers(large, network(6, 64, seed=6))
+
+
+def test_the_data_are_verified_once(
+    settings: Callable[..., list[str]], teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr(batches, "sha256", lambda path: read.append(path) or files.sha256(path))
+    distill.make_work(configuration.load(settings(tmp_path, task="distillation", distillation__teacher=teacher)))
+    assert len(read) == len(set(read)) > 0
 
 
 def test_the_teacher_counts_as_a_forward_pass(
