@@ -289,14 +289,12 @@ def test_questions_are_fetched_once_and_read_back_as_they_were(
     assert "3 sources; give hf:NAME, or train and validation" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("parts", [[b"x" * 11], [b"x" * 10, b"x"]])
-def test_a_file_that_is_longer_than_the_hub_says_is_not_written_to_its_end(tmp_path: Path, parts: list[bytes]) -> None:
+def test_a_file_that_is_longer_than_the_hub_says_is_not_written_to_its_end(tmp_path: Path) -> None:
     with open(tmp_path / "part", "ab") as file:
         bounded = fetch._Bounded(file, 10, "--model m: model.safetensors")
-        for part in parts[:-1]:
-            bounded.write(part)
+        bounded.write(b"x" * 10)
         with pytest.raises(UserError, match="the hub sends more than the 10 bytes that it says"):
-            bounded.write(parts[-1])
+            bounded.write(b"x")
     assert (tmp_path / "part").stat().st_size == 0
 
 

@@ -349,16 +349,14 @@ def test_a_file_has_the_tokens_of_its_whole_text_though_it_is_encoded_in_passage
     assert list(chain(*found)) in [list(chain(*order)) for order in permutations(expected)]
 
 
-@pytest.mark.parametrize("model", ["BPE", "Unigram"])
-def test_chance_is_taken_out_of_a_tokenizer(tmp_path: Path, model: str) -> None:
-    built = TOKENIZERS["byte-level" if model == "BPE" else "unigram"]()
-    parts: Any = built.model
-    if model == "BPE":
-        parts.dropout = 0.5
-    else:
-        parts.alpha, parts.nbest_size = 0.1, 64
+@pytest.mark.parametrize(
+    ("kind", "chance"), [("byte-level", {"dropout": 0.5}), ("unigram", {"alpha": 0.1, "nbest_size": 64})]
+)
+def test_chance_is_taken_out_of_a_tokenizer(tmp_path: Path, kind: str, chance: dict[str, float]) -> None:
+    built, plain = (TOKENIZERS[kind]() for _ in range(2))
+    for key, value in chance.items():
+        setattr(built.model, key, value)
     built.save(str(tmp_path / "tokenizer.json"))
     found = load_tokenizer(str(tmp_path))
-    plain = TOKENIZERS["byte-level" if model == "BPE" else "unigram"]()
     for _ in range(5):
         assert found.encode("the a the a a a the ab" * 9).ids == plain.encode("the a the a a a the ab" * 9).ids

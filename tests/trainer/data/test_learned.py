@@ -184,7 +184,6 @@ NOTHING: list[tuple[list[Record], str, int]] = [
     ([{**ASKED, "content": " \u200b"}, TOLD, ASKED, TOLD], "answers_before_a_question", 1),
     ([SYSTEM, TOLD, ASKED, TOLD], "answers_before_a_question", 1),
     ([TOLD, TOLD, ASKED, TOLD], "answers_before_a_question", 2),
-    ([SYSTEM, SYSTEM, TOLD, ASKED, TOLD], "answers_before_a_question", 1),
 ]
 
 

@@ -9,28 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, pre_tokenizers, processors
-from tokenizers.models import WordPiece
-from transformers import PreTrainedTokenizerFast
 
+from tests.trainer.tasks import test_squad
+from tests.trainer.tasks.test_squad import KEY, encoder, words
 from trainer.errors import UserError
 from trainer.tasks import squad_data
 from trainer.tasks.squad_data import Question, Windows, make_windows
 
-KEY = "question_answering.train"
-QUESTIONS = squad_data.read_questions(KEY, str(Path(__file__).parent / "squad.json"))
+__all__ = ["encoder", "words"]  # fixtures
+
+QUESTIONS = squad_data.read_questions(KEY, str(test_squad.QUESTIONS))
 SHAPE = (48, 8, 12)
-
-
-@pytest.fixture
-def words() -> Any:
-    texts = sorted({word for each in QUESTIONS for word in (each.question + " " + each.context).split()})
-    vocabulary = {word: number for number, word in enumerate(["[UNK]", "[SEP]", "[CLS]", *texts])}
-    built = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
-    built.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    built.post_processor = processors.BertProcessing(("[SEP]", 1), ("[CLS]", 2))
-    names = ["input_ids", "token_type_ids", "attention_mask"]
-    return PreTrainedTokenizerFast(tokenizer_object=built, model_input_names=names)
 
 
 @pytest.fixture
@@ -57,13 +46,13 @@ def assert_kept(questions: list[Question], words: Any, shape: tuple[int, int, in
 
 
 def test_questions_are_tokenised_once_and_anew_when_anything_changed(
-    words: Any, made: list[int], tmp_path: Path
+    words: Any, made: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = [dataclasses.replace(QUESTIONS[0], context=QUESTIONS[0].context + " End"), *QUESTIONS[1:]]
     for questions, shape in ((QUESTIONS, SHAPE), (changed, SHAPE), (QUESTIONS, (40, 8, 12)), (QUESTIONS, (48, 9, 12))):
         for _ in range(2):
             assert_kept(questions, words, shape, tmp_path)
-    words.model_input_names = ["input_ids", "attention_mask"]  # a model without token types
+    monkeypatch.setattr(words, "model_input_names", ["input_ids", "attention_mask"])  # a model without token types
     for _ in range(2):
         assert_kept(QUESTIONS, words, SHAPE, tmp_path)
     assert len(made) == 5
