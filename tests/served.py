@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-#: Status and body for a request, of which the handler knows path, headers and method (`command`).
-Answer = Callable[[BaseHTTPRequestHandler], tuple[int, bytes]]
+#: Status, body and maybe headers for a request, of which the handler knows path, headers and method (`command`).
+Answer = Callable[[BaseHTTPRequestHandler], tuple[int, bytes] | tuple[int, bytes, dict[str, str]]]
 
 
 @contextmanager
@@ -19,8 +19,10 @@ def served(answer: Answer) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            status, body = answer(self)
+            status, body, *headers = answer(self)
             self.send_response(status)
+            for name, value in (pair for each in headers for pair in each.items()):
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(b"" if self.command == "HEAD" else body)
 

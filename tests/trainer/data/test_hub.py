@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
+from tests.served import served
 from tests.trainer.data.test_documents import refusal
 from tests.trainer.toy import apart
 from trainer.data import hub
@@ -21,35 +21,21 @@ COMMIT, ROW = "a" * 40, b'{"text": "The Rays of Light"}\n'
 FILE = {"type": "file", "path": "train.jsonl", "size": len(ROW), "oid": "b" * 40}
 
 
-class Answer(BaseHTTPRequestHandler):
+def answer(asked: BaseHTTPRequestHandler) -> tuple[int, bytes, dict[str, str]]:
     """The hub, with org/set alone; `set` is its name of old."""
-
-    def answer(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/api/datasets/set":
-            self.send(307, b"", Location="/api/datasets/org/set")
-        elif path in ("/api/datasets/org/set", f"/api/datasets/org/set/revision/{COMMIT}"):
-            self.send(200, json.dumps({"id": "org/set", "sha": COMMIT, "siblings": [], "tags": []}).encode())
-        elif path.startswith(f"/api/datasets/org/set/tree/{COMMIT}"):
-            self.send(200, json.dumps([FILE]).encode())
-        elif path == f"/datasets/org/set/resolve/{COMMIT}/train.jsonl":
-            self.send(200, ROW)
-        else:
-            there = path.startswith("/datasets/org/set/resolve/")
-            self.send(404, b"", **{"X-Error-Code": "EntryNotFound" if there else "RepoNotFound"})
-
-    do_GET = do_HEAD = answer
-
-    def send(self, status: int, content: bytes, **headers: str) -> None:
-        self.send_response(status)
-        for key, value in {"Content-Length": str(len(content)), "X-Repo-Commit": COMMIT, **headers}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+    path, status, content, more = asked.path.partition("?")[0], 200, b"", dict[str, str]()
+    if path == "/api/datasets/set":
+        status, more = 307, {"Location": "/api/datasets/org/set"}
+    elif path in ("/api/datasets/org/set", f"/api/datasets/org/set/revision/{COMMIT}"):
+        content = json.dumps({"id": "org/set", "sha": COMMIT, "siblings": [], "tags": []}).encode()
+    elif path.startswith(f"/api/datasets/org/set/tree/{COMMIT}"):
+        content = json.dumps([FILE]).encode()
+    elif path == f"/datasets/org/set/resolve/{COMMIT}/train.jsonl":
+        content = ROW
+    else:
+        there = path.startswith("/datasets/org/set/resolve/")
+        status, more = 404, {"X-Error-Code": "EntryNotFound" if there else "RepoNotFound"}
+    return status, content, {"Content-Length": str(len(content)), "X-Repo-Commit": COMMIT, **more}
 
 
 KNOWN = """
@@ -82,14 +68,12 @@ print(hub.identity("hf:wikitext/raw-v1"), hub.identity("hf:wikitext/raw-v1:train
 
 def test_a_dataset_is_known_by_its_commit_on_the_hub_and_in_the_cache_with_a_configuration_too(tmp_path: Path) -> None:
     """In a process of its own: the library reads the environment once."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     environment = os.environ | {"HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path), "NO_PROXY": "127.0.0.1"}
-    environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_DATASETS_CACHE": str(tmp_path)}
     specs = ["hf:org/set", "hf:org/set/default:train", "hf:set", "hf:set/default"]
     command = [sys.executable, "-c", KNOWN, str(tmp_path), *specs]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    server.shutdown()
+    with served(answer) as host:
+        environment |= {"HF_ENDPOINT": f"http://{host}", "HF_DATASETS_CACHE": str(tmp_path)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     *asked, cached = done.stdout.splitlines() or [""]
     assert asked == [f"{COMMIT},The Rays of Light"] * len(specs), done.stderr
     assert cached.split() == [COMMIT] * 2, done.stderr
