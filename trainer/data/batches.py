@@ -175,8 +175,13 @@ class Batches:
     def indices(self, step: int, number: int, count: int = 1) -> np.ndarray:
         """The windows of `count` micro-batches of `step`, from `number` on."""
         first = (step * self.per_step + number) * self._micro_batch
-        places = np.arange(first, first + count * self._micro_batch, dtype=np.uint64)
-        return order(places, self._windows, self._seed)
+        positions = np.arange(first, first + count * self._micro_batch, dtype=np.uint64)
+        epochs, places = np.divmod(positions, np.uint64(self._windows))
+        result = np.empty(len(places), dtype=np.int64)
+        for epoch in np.unique(epochs):
+            chosen = epochs == epoch
+            result[chosen] = permute(places[chosen], self._windows, self._seed, int(epoch))
+        return result
 
     def get(self, step: int, number: int) -> tuple[np.ndarray, ...]:
         """The arrays of one micro-batch, as `gather` gives them: of text its inputs and targets."""
@@ -196,16 +201,6 @@ def text_batches(tokens: Tokens, length: int, micro_batch: int, tokens_per_step:
         )
     per_step = tokens_per_step // (length * micro_batch)
     return Batches(count, partial(gather, tokens, length=length), micro_batch, per_step, seed)
-
-
-def order(positions: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """The items, of `size` many, at `positions` (uint64) of the endless stream of epochs, as int64."""
-    epochs, places = np.divmod(positions, np.uint64(size))
-    result = np.empty(len(positions), dtype=np.int64)
-    for epoch in np.unique(epochs):
-        chosen = epochs == epoch
-        result[chosen] = permute(places[chosen], size, seed, int(epoch))
-    return result
 
 
 def share(per_step: int, rank: int, world: int) -> range:

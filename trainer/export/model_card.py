@@ -48,7 +48,8 @@ def text(source: Source, net: Any, dtype: str) -> str:
         "pipeline_tag": "text-generation" if language else "question-answering",
         "tags": [net.config.model_type if net is not None else "lora", "trainyard"],
     }
-    configuration = _configuration(source)
+    settings = source.checkpoint / "config.yaml" if source.checkpoint else None
+    configuration = stored(read_text(settings)) if settings and settings.exists() else {}
     rows = [("adapter of" if net is None else "made of an adapter of", _named(base))] if base else []
     if net is not None:
         parameters = sum(parameter.numel() for parameter in net.parameters())
@@ -85,11 +86,6 @@ def _figures(source: Source, configuration: dict[str, Any], language: bool) -> l
         ("F1", figures.get("f1"), ".2f"),
     ]
     return [(name, format(value, form)) for name, value, form in rows if value is not None]
-
-
-def _configuration(source: Source) -> dict[str, Any]:
-    path = source.checkpoint / "config.yaml" if source.checkpoint else None
-    return stored(read_text(path)) if path and path.exists() else {}
 
 
 def _named(value: Any) -> Any:

@@ -51,9 +51,9 @@ def make_work(config: Config, most: int | None = None) -> Work:
     learn = read_questions("question_answering.train", settings.train)
     asked = read_questions("question_answering.validation", settings.validation)
     asked = [asked[number] for number in spread(len(asked), settings.validation_examples or len(asked))]
-    shape = (tokenizer, config.sequence_length, settings.document_stride, settings.question_tokens)
+    shape = (config.sequence_length, settings.document_stride, settings.question_tokens)
     folder = Path(config.run.directory) / FEATURES
-    made = kept_windows(learn, *shape, folder)
+    made = kept_windows(learn, tokenizer, shape, folder)
     padding = int(tokenizer.pad_token_id or 0)
     # A fixed length needs one compiled graph only, and lengths rounded up could exceed the encoder's positions.
     fixed = config.compile == "true" or config.sequence_length % squad_data.ALIGNMENT != 0
@@ -72,7 +72,8 @@ def make_work(config: Config, most: int | None = None) -> Work:
         steps_per_epoch=math.ceil(len(made) / windows),
     )
     module = SpanModel(net, kinds=bool(made.kinds.size))
-    validation = Validation(module, asked, kept_windows(asked, *shape, folder), settings, size, padding, length)
+    held_out = kept_windows(asked, tokenizer, shape, folder)
+    validation = Validation(module, asked, held_out, settings, size, padding, length)
 
     def save_model(weights: Weights, folder: Path) -> None:
         networks.save(net, weights, folder)

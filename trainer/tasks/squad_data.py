@@ -207,11 +207,8 @@ def _answer(question: Question, spans: np.ndarray) -> tuple[int, int]:
     return int(tokens[0]), int(tokens[-1])
 
 
-def kept_windows(
-    questions: list[Question], tokenizer: Any, length: int, stride: int, question_tokens: int, folder: Path
-) -> Windows:
+def kept_windows(questions: list[Question], tokenizer: Any, shape: tuple[int, int, int], folder: Path) -> Windows:
     """make_windows(), read from `folder` if a worker has written them before."""
-    shape = (length, stride, question_tokens)
     path = folder / f"{_digest(questions, tokenizer, shape)}.npz"
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -39,7 +39,7 @@ def assert_kept(questions: list[Question], words: Any, shape: tuple[int, int, in
     """What is read back is what was made."""
     expected = dataclasses.astuple(make_windows(questions, words, *shape))
     for one, other in zip(
-        dataclasses.astuple(squad_data.kept_windows(questions, words, *shape, folder)), expected, strict=True
+        dataclasses.astuple(squad_data.kept_windows(questions, words, shape, folder)), expected, strict=True
     ):
         assert np.array_equal(one, other)
         assert one.dtype == other.dtype
