@@ -61,20 +61,16 @@ def chat_files(folder: Path | None, tokenizer: Tokenizer, chosen: Path | None) -
 
 def _plain_template(tokenizer: Tokenizer, config: dict[str, Any]) -> str:
     """A template for a tokenizer without one: headings in plain words that every text model knows."""
-    begin = begins(tokenizer, _word(config.get("bos_token")))
+    token = config.get("bos_token")  # as text or with attributes
+    word = token.get("content") if isinstance(token, dict) else token
     return (
-        ("{{ bos_token }}" if begin else "")
+        ("{{ bos_token }}" if begins(tokenizer, word or "") else "")
         + "{% for message in messages %}"
         + "{{ '### ' + message['role'] | capitalize + ':\\n' + message['content'] }}"
         + "{% if message['role'] == 'assistant' %}{{ eos_token + '\\n' }}{% else %}{{ '\\n\\n' }}{% endif %}"
         + "{% endfor %}"
         + "{% if add_generation_prompt %}{{ '### Assistant:\\n' }}{% endif %}"
     )
-
-
-def _word(token: Any) -> str:
-    """The text of a special token, which tokenizer_config.json holds as text or with attributes."""
-    return (token.get("content") if isinstance(token, dict) else token) or ""
 
 
 def begins(tokenizer: Tokenizer, begin: str) -> str:

@@ -18,7 +18,7 @@ from trainer import patches
 from trainer.data import coverage, records
 from trainer.data.answer_spans import FAILURES, AnswerSpans
 from trainer.data.chat_template import begins, known
-from trainer.data.loss_mask import MARKS, Encoder, Span, Undecodable, marked, squeezed
+from trainer.data.loss_mask import MARKS, START, Encoder, Span, Undecodable, marked, squeezed
 from trainer.data.records import ANSWERS, REASONS, Plain, Talk, Wrong
 from trainer.data.sentences import says_anything, sentences
 from trainer.data.sources import Place
@@ -298,13 +298,8 @@ _TAGS = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
 
 
 def _parts(content: str, template: str) -> list[str]:
-    """A text between the tags that the template names: around those of thoughts, it writes white space of its own."""
-    parts, begun = [], 0
-    for tag in _TAGS.finditer(content):
-        if tag[0] in template:
-            parts.append(content[begun : tag.start()])
-            begun = tag.end()
-    return [*parts, content[begun:]]
+    """A text without marks between the tags that the template names: around them it writes white space of its own."""
+    return _TAGS.sub(lambda tag: START if tag[0] in template else tag[0], content).split(START)
 
 
 @cache

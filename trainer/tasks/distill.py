@@ -42,8 +42,7 @@ def make_work(config: Config, most: int | None = None) -> Work:
     work = pretrain.make_work(config, most)
     student = plain_gpt2("model.name", config.model.name, work.net, work.net.config.vocab_size)
     teacher = plain_gpt2(key, settings.teacher, found, student.config.vocab_size).requires_grad_(False)
-    begun = list_checkpoints(Path(config.run.directory))
-    if settings.student_from_teacher and not begun:
+    if settings.student_from_teacher and not list_checkpoints(Path(config.run.directory)):
         copy_layers(teacher, student)
     module = Distillation(student, teacher, settings.temperature, settings.alpha)
 
