@@ -27,6 +27,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from lm_eval import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
+from transformers import AutoTokenizer
 
 from trainer import patches
 from trainer.data.tokenizer import remove_chance
@@ -246,8 +247,6 @@ def _unavailable(name: str, index: dict[str, Any], error: Exception) -> str:
 
 
 def _tokenizer(source: loading.Source) -> Any:
-    from transformers import AutoTokenizer
-
     try:
         found: Any = AutoTokenizer.from_pretrained(source.model, trust_remote_code=False)
     except (OSError, ValueError) as error:

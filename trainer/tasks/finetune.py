@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from trainer.config.schema import Config
 from trainer.data import packing
@@ -59,8 +60,6 @@ class Validation(pretrain.Validation):
 
 def stop_after_answers(net: Any, packed: Packed, tokenizer: Path) -> None:
     """Name the tokens that close answers in generation_config.json: the base model may end texts with another."""
-    from tokenizers import Tokenizer
-
     known = Tokenizer.from_file(str(tokenizer)).get_added_tokens_decoder()
     closing = [token for token in packed.closing() if token in known]
     if not set(closing) <= set(ends(net)):
@@ -71,8 +70,6 @@ def stop_after_answers(net: Any, packed: Packed, tokenizer: Path) -> None:
 
 def sample(net: Any, packed: Packed, tokenizer: Path, tokens: int, seed: int) -> str:
     """The first held-out question, the model's answer and the answer in the data."""
-    from tokenizers import Tokenizer
-
     question, expected = packed.answer(0)
     drawn = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "count": 1}
     [found] = continued(net, question.tolist(), tokens, seed=seed, **drawn)

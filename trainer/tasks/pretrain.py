@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import nn
 
 from trainer.checkpoint.format import list_checkpoints, load_weights
@@ -25,7 +26,6 @@ from trainer.parallel.world import World
 from trainer.tasks.work import Weights, Work, shares
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from transformers.modeling_utils import PreTrainedModel
 
 COUNTED = 1024
@@ -84,7 +84,7 @@ def of_model(
 PROMPT_TOKENS = 16
 
 
-def beginning(text: Tokens, encoding: "Tokenizer") -> str:
+def beginning(text: Tokens, encoding: Tokenizer) -> str:
     """The first words of a tokenised text."""
     return encoding.decode(text.read(0, min(PROMPT_TOKENS, len(text))).tolist()).strip()
 
@@ -97,8 +97,6 @@ def make_work(config: Config, most: int | None = None) -> Work:
     evaluation = config.evaluation
 
     def sample() -> str:
-        from tokenizers import Tokenizer
-
         encoding = Tokenizer.from_file(str(tokenizer))
         return continuations(
             net,
