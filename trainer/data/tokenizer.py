@@ -139,7 +139,7 @@ def save_tokenizer(file: Path, folder: Path, positions: int | None, end: int | N
     copy(file, folder / FILE)
     write_companions(companions(file.parent), folder)
     described = read_json(folder / COMPANIONS[0])
-    if described is None:
+    if not isinstance(described, dict):
         built = Tokenizer.from_file(str(file))
         word = built.id_to_token(end_of_text(built, file.parent) if end is None else end)
         described = {
