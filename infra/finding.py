@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 Level = Literal["ok", "problem", "warning", "unchecked"]
@@ -23,23 +24,13 @@ class Finding:
         return f"{self.key}: {self.text}"
 
 
-def ok(key: str, text: str) -> Finding:
-    return Finding("ok", key, text)
-
-
-def problem(key: str, text: str, fix: str = "") -> Finding:
-    """`pulumi up`, or the training after it, would fail."""
-    return Finding("problem", key, text, fix)
-
-
-def warning(key: str, text: str, fix: str = "") -> Finding:
-    """It works, but something will be missing or surprising."""
-    return Finding("warning", key, text, fix)
-
-
-def unchecked(key: str, text: str, fix: str = "") -> Finding:
-    """The check could not run; the text says why."""
-    return Finding("unchecked", key, text, fix)
+ok = partial(Finding, "ok")
+#: `pulumi up`, or the training after it, would fail.
+problem = partial(Finding, "problem")
+#: It works, but something will be missing or surprising.
+warning = partial(Finding, "warning")
+#: The check could not run; the text says why.
+unchecked = partial(Finding, "unchecked")
 
 
 def read_line(line: str) -> Finding:
