@@ -42,9 +42,8 @@ class WorkerPool:
     """Allocatable memory of one node, GiB; None: not known."""
     accelerators: int = 0
     """nvidia.com/gpu of one node."""
-    min_nodes: int = 0
     max_nodes: int | None = None
-    """The autoscaler's range; None: the number of nodes is fixed, and not ours."""
+    """The autoscaler's limit; None: the number of nodes is fixed, and not ours."""
     threads_per_core: int = 1
     """Hyperthreads per core that count for the trainer's number of threads."""
     whole_cores: bool = False

@@ -23,7 +23,7 @@ MOST = 1000
 FIELDS = ("completions", "parallelism", "maxFailedIndexes")
 
 
-def is_elastic(workers: WorkersConfig, pool: WorkerPool, runtime: str = "job") -> bool:
+def is_elastic(workers: WorkersConfig, pool: WorkerPool, runtime: str) -> bool:
     """Whether pods may come and go without a new Job.
 
     Not with spares, which the launcher counts beyond a fixed --nnodes; not with queued nodes, which come all together;

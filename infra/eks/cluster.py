@@ -127,14 +127,13 @@ def identifier(scope: Scope) -> str:
 
 
 def kubeconfig(scope: Scope, cluster: aws.eks.Cluster) -> pulumi.Output[str]:
-    authority = cluster.certificate_authority.apply(lambda found: found.data)
-    return pulumi.Output.all(cluster.endpoint, authority).apply(lambda parts: _kubeconfig(scope, parts[0], parts[1]))
-
-
-def _kubeconfig(scope: Scope, endpoint: str, authority: str) -> str:
     command = {
         "command": "aws",
         "args": ["eks", "get-token", "--cluster-name", scope.name, "--region", scope.region, "--output", "json"],
         "installHint": "install the AWS CLI, version 2",
     }
-    return written(scope.name, {"server": endpoint, "certificate-authority-data": authority}, command)
+    reached = {
+        "server": cluster.endpoint,
+        "certificate-authority-data": cluster.certificate_authority.apply(lambda found: found.data),
+    }
+    return pulumi.Output.all(**reached).apply(lambda found: written(scope.name, found, command))

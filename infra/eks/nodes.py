@@ -192,7 +192,6 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
         cpu=cpu,
         memory_gib=memory,
         accelerators=machine.accelerators,
-        min_nodes=0,
         max_nodes=nodes.max,
         environment=DRIVER_ENVIRONMENT | (EFA_ENVIRONMENT if nodes.efa else INTERCONNECT["nccl"]),
         # The slowest type that may come.

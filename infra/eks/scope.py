@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pulumi
@@ -28,11 +27,6 @@ class Scope(Common):
     zones: tuple[str, ...]
     """Ids of the workers' zones, the preferred first."""
     stack: str
-
-    @property
-    def tags(self) -> Mapping[str, str]:
-        """Tags of everything that is billed, for the bill and for the search for leftovers."""
-        return marks(self.stack)
 
     def named(self, suffix: str = "") -> dict[str, str]:
         """The tag that AWS's lists show as the name of a resource without another."""

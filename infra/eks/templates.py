@@ -13,6 +13,7 @@ import pulumi_aws as aws
 from infra.config import StackConfig
 from infra.eks.keys import EksConfig, EksNodes
 from infra.eks.scope import Scope
+from infra.stackfiles import marks
 
 ROOT_DEVICE = "/dev/xvda"
 #: The device plugin and the trainers run unprivileged, and name their accelerators in an environment variable. Releases
@@ -43,7 +44,7 @@ def launch_template(name: str, scope: Scope, disk_gib: int, **options: Any) -> a
         ),
         # A node group's own tags reach neither machines nor disks.
         tag_specifications=[
-            t.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags={**scope.tags, **scope.named(name)})
+            t.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags={**marks(scope.stack), **scope.named(name)})
             for kind in ("instance", "volume", "network-interface")
         ],
         opts=scope.options(),

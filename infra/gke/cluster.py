@@ -12,7 +12,6 @@ from infra.gke.identity import NodeIdentity
 from infra.gke.keys import GkeConfig
 from infra.gke.network import PODS_PER_NODE, Network
 from infra.gke.scope import Scope
-from infra.machine import Machine
 from infra.scope import LONG
 from infra.scope import kubeconfig as written
 
@@ -38,9 +37,13 @@ def create_cluster(
     # System metrics are free. The accelerators' metrics are worth the price of their samples, those of every object's
     # state are not.
     components = ["SYSTEM_COMPONENTS"]
-    gke, machine = config.section(GkeConfig), config.machine
-    if machine.accelerators:
+    # How soon the autoscaler removes an idle node: BALANCED after ten minutes, the other after one or two. A Job waits
+    # up to six minutes before it replaces a lost pod (Kubernetes' back-off limit). A node with accelerators that is
+    # removed meanwhile may not be available again.
+    gke, profile = config.section(GkeConfig), "OPTIMIZE_UTILIZATION"
+    if config.machine.accelerators:
         components.append("DCGM")
+        profile = "BALANCED"
     return c.Cluster(
         "cluster",
         name=scope.name,
@@ -64,7 +67,7 @@ def create_cluster(
         networking_mode="VPC_NATIVE",
         default_max_pods_per_node=PODS_PER_NODE,
         ip_allocation_policy=c.ClusterIpAllocationPolicyArgs(
-            cluster_secondary_range_name=network.pods, services_secondary_range_name=network.services
+            cluster_secondary_range_name="pods", services_secondary_range_name="services"
         ),
         # Enforces NetworkPolicies without an add-on.
         datapath_provider="ADVANCED_DATAPATH",
@@ -88,7 +91,7 @@ def create_cluster(
         ),
         logging_config=c.ClusterLoggingConfigArgs(enable_components=["SYSTEM_COMPONENTS", "WORKLOADS"]),
         cost_management_config=c.ClusterCostManagementConfigArgs(enabled=True),
-        cluster_autoscaling=c.ClusterClusterAutoscalingArgs(enabled=False, autoscaling_profile=_profile(machine)),
+        cluster_autoscaling=c.ClusterClusterAutoscalingArgs(enabled=False, autoscaling_profile=profile),
         node_pool_defaults=c.ClusterNodePoolDefaultsArgs(
             node_config_defaults=c.ClusterNodePoolDefaultsNodeConfigDefaultsArgs(
                 gcfs_config=c.ClusterNodePoolDefaultsNodeConfigDefaultsGcfsConfigArgs(enabled=True),
@@ -106,15 +109,6 @@ def create_cluster(
             protect=config.cluster.deletion_protection,
         ),
     )
-
-
-def _profile(machine: Machine) -> str:
-    """How soon the autoscaler removes an idle node: BALANCED after ten minutes, the other after one or two.
-
-    A Job waits up to six minutes before it replaces a lost pod (Kubernetes' back-off limit). A node with accelerators
-    that is removed meanwhile may not be available again.
-    """
-    return "BALANCED" if machine.accelerators else "OPTIMIZE_UTILIZATION"
 
 
 def _maintenance(no_upgrades_since: str | None) -> gcp.container.ClusterMaintenancePolicyArgs:
@@ -146,14 +140,9 @@ def identifier(scope: Scope) -> str:
 
 def kubeconfig(scope: Scope, cluster: gcp.container.Cluster) -> pulumi.Output[str]:
     """A kubeconfig that gets credentials at each use: neither it nor the state contains a token."""
-    endpoint = cluster.control_plane_endpoints_config.apply(_dns_endpoint)
-    return endpoint.apply(lambda address: _kubeconfig(context_name(scope), address))
 
+    def of(endpoints: gcp.container.outputs.ClusterControlPlaneEndpointsConfig) -> str:
+        dns = endpoints.dns_endpoint_config
+        return written(context_name(scope), {"server": f"https://{(dns and dns.endpoint) or ''}"}, PLUGIN)
 
-def _dns_endpoint(config: gcp.container.outputs.ClusterControlPlaneEndpointsConfig) -> str:
-    dns = config.dns_endpoint_config
-    return (dns.endpoint if dns else None) or ""
-
-
-def _kubeconfig(context: str, endpoint: str) -> str:
-    return written(context, {"server": f"https://{endpoint}"}, PLUGIN)
+    return cluster.control_plane_endpoints_config.apply(of)

@@ -30,9 +30,6 @@ class Network:
     network: gcp.compute.Network
     subnet: gcp.compute.Subnetwork
     nat: gcp.compute.RouterNat
-    pods: str = "pods"
-    """Name of the pods' range in the subnet."""
-    services: str = "services"
 
 
 def create_network(scope: Scope, after: list[pulumi.Resource]) -> Network:

@@ -181,7 +181,6 @@ def as_scheduled(config: StackConfig) -> WorkerPool:
         cpu=cpu,
         memory_gib=memory,
         accelerators=machine.accelerators,
-        min_nodes=0,
         max_nodes=pool.max,
         threads_per_core=1 if machine.accelerators else pool.threads_per_core or 2,
         whole_cores=machine.capability is not None,
