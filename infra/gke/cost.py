@@ -10,7 +10,6 @@ from infra.cost import Estimate, Line, always, counted, monthly
 from infra.facts import load
 from infra.gke.keys import SYSTEM_DISK_GIB, SYSTEM_DISK_TYPE, GkeConfig, GkeNodes, GkeStorage, kinds, zones
 from infra.gke.machines import machines
-from infra.machine import Machine
 
 _TABLE = load(Path(__file__).parent / "prices.yaml")
 DATE: str = _TABLE["date"]
@@ -48,12 +47,20 @@ def estimate(config: StackConfig, images_gib: int) -> Estimate:
 
 
 def _nodes(what: str, region: str, machine_type: str, fewest: int, most: int, *, spot: bool) -> Line:
+    machine = machines()[machine_type]
     # Switching hyperthreads off changes the number of CPUs, not the price.
-    return counted(what, fewest, most, of_machine(region, machines()[machine_type], spot=spot))
+    each = vcpu(region, machine.family, spot=spot)
+    if each is not None:
+        each *= machine.vcpus
+        # For other families than G2 the price of a vCPU includes the accelerators.
+        if machine.family == "g2-standard" and (l4 := REGIONS[region]["l4"]):
+            each += machine.accelerators * l4[spot]
+    return counted(what, fewest, most, each)
 
 
 def _disks(what: str, region: str, type_: str, gib: int, fewest: int, most: int) -> Line:
-    return counted(f"{what}, {gib} GiB {type_}", fewest, most, monthly(gib, disk(region, type_)))
+    each = REGIONS.get(region, {}).get("disk", {}).get(type_)
+    return counted(f"{what}, {gib} GiB {type_}", fewest, most, monthly(gib, each))
 
 
 def _local_ssds(region: str, config: StackConfig) -> list[Line]:
@@ -104,15 +111,6 @@ def _notes(config: StackConfig) -> list[str]:
     return notes
 
 
-def of_machine(region: str, machine: Machine, *, spot: bool) -> float | None:
-    """USD an hour of a machine with its memory and its accelerators; None: no price is known."""
-    each = vcpu(region, machine.family, spot=spot)
-    # For other families than G2 the price of a vCPU includes the accelerators.
-    l4 = REGIONS[region]["l4"] if each is not None and machine.family == "g2-standard" else None
-    extra = machine.accelerators * l4[spot] if l4 else 0
-    return None if each is None else each * machine.vcpus + extra
-
-
 def vcpu(region: str, family: str, *, spot: bool) -> float | None:
     """One vCPU of a machine family with its memory, and its accelerators but those of G2; None: no price is known."""
     prices = {name: each[spot] for name, each in REGIONS.get(region, {}).items() if isinstance(each, list)}
@@ -126,8 +124,3 @@ def vcpu(region: str, family: str, *, spot: bool) -> float | None:
         case "a2-highgpu" if family in prices:
             return prices[family] / _A2_VCPUS
     return prices.get(family)
-
-
-def disk(region: str, type_: str) -> float | None:
-    """GiB-month of a persistent disk; None: no price is known."""
-    return REGIONS.get(region, {}).get("disk", {}).get(type_)
