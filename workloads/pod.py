@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
 
-import pulumi
 import pulumi_kubernetes as k8s
 
 from infra.cluster import NVIDIA_GPU, WorkerPool
@@ -93,18 +90,7 @@ def node_environment(workers: WorkersConfig, pool: WorkerPool) -> dict[str, str]
     return values | workers.environment
 
 
-@dataclass(frozen=True)
-class SharedVolume:
-    """The shared volume as pods mount it, and the nodes where they may."""
-
-    claim: pulumi.Output[str]
-    one_node: bool
-    """Whether only one node at a time can mount it."""
-    node_selector: Mapping[str, str]
-    tolerations: tuple[k8s.core.v1.TolerationArgs, ...] = ()
-
-
-def _beside_others() -> k8s.core.v1.AffinityArgs:
+def beside_others() -> k8s.core.v1.AffinityArgs:
     """Schedule a pod beside those that have the volume: on another node it would wait for the volume forever."""
     meta = k8s.meta.v1
     others = meta.LabelSelectorArgs(
@@ -121,18 +107,6 @@ def _beside_others() -> k8s.core.v1.AffinityArgs:
     )
 
 
-def trainer_volumes(claim: pulumi.Input[str]) -> list[k8s.core.v1.VolumeArgs]:
-    """The shared volume, /tmp, and a /dev/shm larger than the runtime's 64 MB (it counts as the container's memory)."""
-    core = k8s.core.v1
-    return [
-        core.VolumeArgs(
-            name="data", persistent_volume_claim=core.PersistentVolumeClaimVolumeSourceArgs(claim_name=claim)
-        ),
-        core.VolumeArgs(name="tmp", empty_dir=core.EmptyDirVolumeSourceArgs()),
-        core.VolumeArgs(name="shm", empty_dir=core.EmptyDirVolumeSourceArgs(medium="Memory")),
-    ]
-
-
 def trainer_mounts(read_only: bool = False) -> list[k8s.core.v1.VolumeMountArgs]:
     mount = k8s.core.v1.VolumeMountArgs
     return [
@@ -140,32 +114,6 @@ def trainer_mounts(read_only: bool = False) -> list[k8s.core.v1.VolumeMountArgs]
         mount(name="tmp", mount_path="/tmp"),
         mount(name="shm", mount_path="/dev/shm"),
     ]
-
-
-def trainer_pod(
-    container: k8s.core.v1.ContainerArgs,
-    volume: SharedVolume,
-    token: bool = False,
-    volumes: Sequence[k8s.core.v1.VolumeArgs] = (),
-    **options: Any,
-) -> k8s.core.v1.PodSpecArgs:
-    """The common part of every pod of the trainer's image; `options` are what one kind of pod adds.
-
-    Only a pod that calls the cluster's API gets its account's `token`; `volumes` come on top of the usual ones.
-    """
-    nodes: dict[str, Any] = {
-        "node_selector": dict(volume.node_selector) or None,
-        "tolerations": list(volume.tolerations) or None,
-    }
-    return k8s.core.v1.PodSpecArgs(
-        containers=[container],
-        volumes=[*trainer_volumes(volume.claim), *volumes],
-        affinity=_beside_others() if volume.one_node else None,
-        security_context=pod_security(),
-        automount_service_account_token=token,
-        enable_service_links=False,
-        **nodes | options,
-    )
 
 
 def resources(

@@ -72,9 +72,8 @@ class Requeue(pulumi.ComponentResource):
             enable_service_links=False,
             image_pull_secrets=workspace.pull_secrets,
             security_context=pod_security(),
-            node_selector=dict(workspace.volume.node_selector) or None,
-            tolerations=list(workspace.volume.tolerations) or None,
             termination_grace_period_seconds=5,
+            **workspace.nodes,
         )
         make_deployment(NAME, NAME, described, pod, opts)
         self.register_outputs({})

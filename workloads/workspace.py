@@ -23,11 +23,11 @@ from trainer.contract import ETCD_PORT
 from workloads.objects import Peers, make_namespace, make_policy, ports, select
 from workloads.pod import (
     TRAINER_ENVIRONMENT,
-    SharedVolume,
+    beside_others,
     container_security,
     environment,
+    pod_security,
     trainer_mounts,
-    trainer_pod,
 )
 
 #: Pinned, so that a cluster upgrade does not change what is admitted. An older API server uses its latest version.
@@ -70,12 +70,18 @@ class Workspace:
     """`image_pull_secrets` of a pod, for a private registry."""
 
     @property
-    def volume(self) -> SharedVolume:
-        claim, pool = self.claim.metadata.name.apply(str), self.cluster.workers
-        if self.cluster.storage.access_mode == "ReadWriteOnce":
-            # The first pod fixes the node, so the workers must fit there as well.
-            return SharedVolume(claim, True, pool.node_selector, pool.tolerations)
-        return SharedVolume(claim, False, self.cluster.node_selector)
+    def on_one_node(self) -> bool:
+        """Whether only one node at a time can mount the shared volume."""
+        return self.cluster.storage.access_mode == "ReadWriteOnce"
+
+    @property
+    def nodes(self) -> dict[str, Any]:
+        """Options of a pod: the nodes where it may mount the shared volume."""
+        if not self.on_one_node:
+            return {"node_selector": dict(self.cluster.node_selector) or None}
+        # The first pod fixes the one node, so the workers must fit there as well.
+        pool = self.cluster.workers
+        return {"node_selector": pool.node_selector or None, "tolerations": list(pool.tolerations) or None}
 
     def container(
         self,
@@ -100,9 +106,35 @@ class Workspace:
             **options,
         )
 
-    def pod(self, container: k8s.core.v1.ContainerArgs, **options: Any) -> k8s.core.v1.PodSpecArgs:
-        """A pod of the trainer's image (`trainer_pod`)."""
-        return trainer_pod(container, self.volume, image_pull_secrets=self.pull_secrets, **options)
+    def pod(
+        self,
+        container: k8s.core.v1.ContainerArgs,
+        token: bool = False,
+        volumes: Sequence[k8s.core.v1.VolumeArgs] = (),
+        **options: Any,
+    ) -> k8s.core.v1.PodSpecArgs:
+        """A pod of the trainer's image; `options` are what one kind of pod adds.
+
+        Only a pod that calls the cluster's API gets its account's `token`. `volumes` come on top of the shared one,
+        /tmp, and a /dev/shm larger than the runtime's 64 MB (it counts as the container's memory).
+        """
+        core = k8s.core.v1
+        claim = core.PersistentVolumeClaimVolumeSourceArgs(claim_name=self.claim.metadata.name.apply(str))
+        return core.PodSpecArgs(
+            containers=[container],
+            volumes=[
+                core.VolumeArgs(name="data", persistent_volume_claim=claim),
+                core.VolumeArgs(name="tmp", empty_dir=core.EmptyDirVolumeSourceArgs()),
+                core.VolumeArgs(name="shm", empty_dir=core.EmptyDirVolumeSourceArgs(medium="Memory")),
+                *volumes,
+            ],
+            affinity=beside_others() if self.on_one_node else None,
+            image_pull_secrets=self.pull_secrets,
+            security_context=pod_security(),
+            automount_service_account_token=token,
+            enable_service_links=False,
+            **self.nodes | options,
+        )
 
     def component(self) -> pulumi.ResourceOptions:
         """Options of a component: the cluster's provider makes its objects."""
