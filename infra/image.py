@@ -23,8 +23,8 @@ from infra.clouds import CLOUDS
 from infra.cluster import Cluster
 from infra.facts import load
 from infra.private import private_folder
+from infra.stackfiles import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 #: Relative to the project's folder: a stack's state contains it, and must be the same on every machine.
 CONTEXTS = ".local/contexts"
 #: Seconds after which an unused build context is removed.

@@ -29,7 +29,7 @@ from workloads.objects import (
     select,
 )
 from workloads.pod import STAYS, from_field, node_environment, resources
-from workloads.workspace import Namespace, Workspace
+from workloads.workspace import Workspace
 
 NAME = "gpu-check"
 #: Where the first pod listens for the others.
@@ -48,8 +48,11 @@ class GpuCheck(pulumi.ComponentResource):
         super().__init__("trainyard:workloads:GpuCheck", NAME, None, workspace.component())
         opts, namespace, workers = workspace.owned(self), workspace.namespace, config.workers
         job_name = _job_name(config, workspace)
-        account = self._account(namespace, job_name, opts)
-        service = make_service(NAME, NAME, metadata(NAME, namespace.name, NAME), None, opts)
+        described = metadata(NAME, namespace.name, NAME)
+        account = k8s.core.v1.ServiceAccount(NAME, metadata=described, automount_service_account_token=False, opts=opts)
+        rules = [allow("", ["configmaps"], ["create"]), allow("", ["configmaps"], ["patch"], [job_name])]
+        bind_role(NAME, described, rules, account, namespace.name, opts)
+        service = make_service(NAME, NAME, described, None, opts)
         # The pods may reach each other and the API server, whose address no policy can name.
         own = select(NAME)
         make_policy(
@@ -98,16 +101,6 @@ class GpuCheck(pulumi.ComponentResource):
         )
         self.result = found.data.apply(lambda data: (data or {}).get("result", ""))
         self.register_outputs({"result": self.result})
-
-    def _account(
-        self, namespace: Namespace, config_map: str, opts: pulumi.ResourceOptions
-    ) -> k8s.core.v1.ServiceAccount:
-        """A service account that may create ConfigMaps and patch the one named `config_map`."""
-        described = metadata(NAME, namespace.name, NAME)
-        account = k8s.core.v1.ServiceAccount(NAME, metadata=described, automount_service_account_token=False, opts=opts)
-        rules = [allow("", ["configmaps"], ["create"]), allow("", ["configmaps"], ["patch"], [config_map])]
-        bind_role(NAME, described, rules, account, namespace.name, opts)
-        return account
 
 
 def _job_name(config: StackConfig, workspace: Workspace) -> str:
