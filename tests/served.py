@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +14,8 @@ Answer = Callable[[BaseHTTPRequestHandler], tuple[int, bytes] | tuple[int, bytes
 
 
 @contextmanager
-def served(answer: Answer) -> Iterator[str]:
-    """Answer GET, HEAD and POST; the server's host and port."""
+def served(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Answer GET, HEAD and POST, with `tls` as HTTPS; the server's host and port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -32,6 +33,8 @@ def served(answer: Answer) -> Iterator[str]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     try:
         yield f"127.0.0.1:{server.server_port}"

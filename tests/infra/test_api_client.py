@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import http.server
 import json
 import ssl
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,23 +18,11 @@ from urllib3.exceptions import MaxRetryError
 
 from infra.api_client import api_client
 from tests.infra.test_install import certificate
-from tests.ports import free_port
+from tests.served import served
 
-
-class Version(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        answer = json.dumps(
-            dict.fromkeys(("major", "minor", "gitVersion", "gitCommit", "gitTreeState"), "v1.34.4")
-            | dict.fromkeys(("buildDate", "goVersion", "compiler", "platform"), "")
-        ).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: Any) -> None:  # pyrefly: ignore[bad-override]
-        pass
+#: What an API server answers to the question for its version.
+VERSION = dict.fromkeys(("major", "minor", "gitVersion", "gitCommit", "gitTreeState"), "v1.34.4")
+VERSION |= dict.fromkeys(("buildDate", "goVersion", "compiler", "platform"), "")
 
 
 def authority(folder: Path, key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -51,13 +37,9 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, Any]]:
     trusted = authority(tmp_path, key)
     serves = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serves.load_cert_chain(certificate("localhost", tmp_path, key, x509.load_pem_x509_certificate(trusted)))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", free_port()), Version)
-    server.socket = serves.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     data = base64.b64encode(trusted).decode()
-    yield {"server": f"https://localhost:{server.server_port}", "certificate-authority-data": data}
-    server.shutdown()
-    server.server_close()
+    with served(lambda _: (200, json.dumps(VERSION).encode()), serves) as address:
+        yield {"server": f"https://localhost:{address.rpartition(':')[2]}", "certificate-authority-data": data}
 
 
 def write(folder: Path, cluster: dict[str, Any]) -> str:
