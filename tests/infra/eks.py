@@ -7,7 +7,6 @@ from typing import Any
 import grpc
 
 from review.recording import Recorded, Recording, record
-from tests.infra.recorded import PLUGIN as PLUGIN
 from tests.infra.recorded import changed, recorded
 
 STACK = "aws-g4dn"
@@ -23,10 +22,6 @@ def workers(found: Recording) -> list[Recorded]:
     """The node groups that train, in the order of ZONES."""
     groups = [item for item in found.resources if item.kind == "NodeGroup" and item.name.startswith("workers-")]
     return sorted(groups, key=lambda item: ZONES.index(item.name.removeprefix("workers-")))
-
-
-def pod(found: Recording, kind: str, name: str) -> dict[str, Any]:
-    return found.one(kind, name).inputs["spec"]["template"]["spec"]
 
 
 class NoCredentials(grpc.RpcError):

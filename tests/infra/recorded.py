@@ -30,9 +30,14 @@ def changed(stack: str, **sections: dict[str, Any] | None) -> Values:
     return values
 
 
+def pod(stack: Recording, kind: str = "Job", name: str = "training") -> dict[str, Any]:
+    """The specification of a resource's pods."""
+    return stack.one(kind, name).inputs["spec"]["template"]["spec"]
+
+
 def trained(stack: Recording, name: str = "training") -> Config:
     """The configuration that the pods of a Job read, by the path that their arguments name."""
-    spec = stack.one("Job", name).inputs["spec"]["template"]["spec"]
+    spec = pod(stack, "Job", name)
     (container,), arguments = spec["containers"], spec["containers"][0]["args"]
     path = PurePosixPath(arguments[arguments.index("--config") + 1])
     (mount,) = (each for each in container["volumeMounts"] if each["mountPath"] == str(path.parent))

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from review.recording import Recording
-from tests.infra.eks import ZONES, pod, stack
+from tests.infra.eks import ZONES, stack
+from tests.infra.recorded import pod
 
 
 def statements(found: Recording, policy: str) -> list[dict[str, Any]]:

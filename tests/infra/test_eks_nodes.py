@@ -11,7 +11,8 @@ import pytest
 
 from infra.eks.keys import KEEP_RELEASES
 from review.recording import Recording
-from tests.infra.eks import PLUGIN, ZONES, pod, stack, workers
+from tests.infra.eks import ZONES, stack, workers
+from tests.infra.recorded import PLUGIN, pod
 
 
 def template(found: Recording, name: str = "workers") -> dict[str, Any]:
@@ -30,7 +31,7 @@ def test_more_nodes_change_the_autoscaler_and_no_group_that_trains() -> None:
     assert [group.inputs for group in workers(more)] == [group.inputs for group in workers(few)]
     assert {group.inputs["scalingConfig"]["maxSize"] for group in workers(most)} == {150}
     for found, nodes in ((few, 4), (more, 50), (most, 150)):
-        arguments = found.one("Deployment", "cluster-autoscaler").inputs["spec"]["template"]["spec"]["containers"][0]
+        arguments = pod(found, "Deployment", "cluster-autoscaler")["containers"][0]
         system = found.one("NodeGroup", "system").inputs["scalingConfig"]["maxSize"]
         assert f"--max-nodes-total={nodes + system:g}" in str(arguments)
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from review.recording import Recorded, Recording, record
-from tests.infra.recorded import changed, recorded, trained
+from review.recording import Recording, record
+from tests.infra.recorded import changed, pod, recorded, trained
 from trainer.contract import TRAINER_ID
 
 
-def pool(stack: Recording, name: str = "workers") -> Recorded:
-    return stack.one("NodePool", name)
+def pool(stack: Recording) -> dict[str, Any]:
+    return stack.one("NodePool", "workers").inputs
 
 
-def node(stack: Recording, name: str = "workers") -> dict[str, Any]:
-    return pool(stack, name).inputs["nodeConfig"]
+def node(stack: Recording) -> dict[str, Any]:
+    return pool(stack)["nodeConfig"]
 
 
 def nodes(stack: str, **changes: Any) -> Recording:
@@ -27,7 +27,7 @@ def nodes(stack: str, **changes: Any) -> Recording:
 def test_without_hyperthreads_the_pod_asks_for_half() -> None:
     stack = nodes("gcp-c3", threadsPerCore=1)
     assert node(stack)["advancedMachineFeatures"] == {"threadsPerCore": 1}
-    container = stack.one("Job", "training").inputs["spec"]["template"]["spec"]["containers"][0]
+    container = pod(stack)["containers"][0]
     assert container["resources"]["requests"]["cpu"] == "3000m"
     environment = {item["name"]: item.get("value") for item in container["env"]}
     assert environment["OMP_NUM_THREADS"] == "3"
@@ -71,8 +71,8 @@ def test_each_way_to_have_nodes_is_what_gke_calls_it(
     reservation = {"reservation": "mine"} if consumption == "reservation" else {}
     stack = nodes("gcp-a100", consumption=consumption, **reservation)
     assert expected.items() <= node(stack).items()
-    assert pool(stack).inputs["management"]["autoRepair"] is repaired
-    assert ("queuedProvisioning" in pool(stack).inputs) == (consumption == "queued")
+    assert pool(stack)["management"]["autoRepair"] is repaired
+    assert ("queuedProvisioning" in pool(stack)) == (consumption == "queued")
     grace = node(stack)["kubeletConfig"].get("shutdownGracePeriodSeconds")
     assert grace == (120 if consumption == "spot" else None), "GKE takes it for Spot nodes only"
 
@@ -104,13 +104,9 @@ def test_filestore_is_made_beside_the_cluster_and_given_to_the_trainer() -> None
     volume = stack.one("PersistentVolume", "trainyard-trainyard")
     # An address: a node cannot resolve a name that only pods can.
     assert volume.inputs["spec"]["nfs"] == {"path": "/data", "server": "10.200.0.2"}
-    owner = stack.one("Job", "volume-owner")
-    assert owner.inputs["spec"]["template"]["spec"]["containers"][0]["args"] == [
-        "chown",
-        f"{TRAINER_ID}:{TRAINER_ID}",
-        "/data",
-    ]
-    assert owner.urn in stack.earlier(volume)
+    owner = pod(stack, name="volume-owner")["containers"][0]
+    assert owner["args"] == ["chown", f"{TRAINER_ID}:{TRAINER_ID}", "/data"]
+    assert stack.one("Job", "volume-owner").urn in stack.earlier(volume)
     assert "file" in {item.name for item in stack.all("gcp:projects/service")}
     assert not [item for item in stack.resources if item.kind in ("Disk", "NfsServer")]
 
@@ -122,7 +118,7 @@ def test_t17_a_driver_is_installed_by_gke_or_by_us_and_never_by_both() -> None:
     ours = nodes("gcp-a100", gpuDriver="daemonset")
     (accelerator,) = node(ours)["guestAccelerators"]
     assert accelerator["gpuDriverInstallationConfig"] == {"gpuDriverVersion": "INSTALLATION_DISABLED"}
-    daemon_set = ours.one("DaemonSet").inputs["spec"]["template"]["spec"]
+    daemon_set = pod(ours, "DaemonSet", "gpu-driver")
     (term,) = daemon_set["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
         "nodeSelectorTerms"
     ]
@@ -138,7 +134,7 @@ def test_t17_a_driver_is_installed_by_gke_or_by_us_and_never_by_both() -> None:
 
 def test_bert_on_squad_is_one_key() -> None:
     stack = record("gcp-c3", changed("gcp-c3") | {"training": {"task": "question_answering"}})
-    dataset = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]
+    dataset = pod(stack, name="dataset")
     (_, weights), (questions,) = dataset["initContainers"], dataset["containers"]
     assert weights["args"][2:5] == ["trainer.fetch", "--model", "bert-large-uncased"]
     assert questions["args"][2:5] == ["trainer.fetch", "--questions", "hf:squad"]

@@ -8,7 +8,7 @@ from infra.gke.machines import NODE, machines
 from infra.machine import allocatable
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import record
-from tests.infra.recorded import changed, recorded
+from tests.infra.recorded import changed, pod, recorded
 
 
 @pytest.mark.parametrize(("driver", "secure"), [("managed", True), ("daemonset", False)])
@@ -66,6 +66,6 @@ def test_own_buckets_are_read_by_the_dataset_job_alone() -> None:
     assert [item.name for item in stack.all("gcp:serviceaccount/")] == ["nodes"]
     assert stack.one("Cluster").urn in grant.dependencies, "the pool of principals is made with the first cluster"
     assert not stack.one("ServiceAccount", "dataset").inputs["metadata"].get("annotations")
-    dataset = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]
+    dataset = pod(stack, name="dataset")
     assert dataset["serviceAccountName"] == "dataset"
-    assert "serviceAccountName" not in stack.one("Job", "training").inputs["spec"]["template"]["spec"]
+    assert "serviceAccountName" not in pod(stack)

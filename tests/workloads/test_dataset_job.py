@@ -8,15 +8,10 @@ from pathlib import Path
 import pytest
 
 from infra.parse import parse
-from review.recording import Recording
-from tests.infra.recorded import changed, recorded
+from tests.infra.recorded import changed, pod, recorded
 from trainer.contract import EXIT_USAGE, STACK_KEYS
 from trainer.errors import UserError, usage
 from workloads.dataset import prepare_command
-
-
-def container(stack: Recording) -> dict:
-    return stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]["containers"][0]
 
 
 @pytest.mark.parametrize(
@@ -33,8 +28,8 @@ def test_the_job_speaks_of_the_stacks_keys_and_of_upload(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stack = recorded("local", dataset=dataset)
-    keys = {entry["name"]: entry.get("value") for entry in container(stack)["env"]}[STACK_KEYS]
+    (container,) = pod(recorded("local", dataset=dataset), name="dataset")["containers"]
+    keys = {entry["name"]: entry.get("value") for entry in container["env"]}[STACK_KEYS]
     config = parse(changed("local", dataset=dataset), "local")
     module, *arguments = prepare_command(config.training, config.dataset, str(tmp_path / "out"))
     monkeypatch.setenv(STACK_KEYS, str(keys))

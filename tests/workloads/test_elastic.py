@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from review.recording import Recording
-from tests.infra.recorded import recorded
-
-
-def pod(made: Recording, kind: str = "Job", name: str = "training") -> dict[str, Any]:
-    return made.one(kind, name).inputs["spec"]["template"]["spec"]
+from tests.infra.recorded import pod, recorded
 
 
 def option(made: Recording, name: str) -> str:

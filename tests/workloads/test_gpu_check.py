@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from review.recording import Recorded, Recording
-from tests.infra.recorded import recorded
+from tests.infra.recorded import pod, recorded
 
 
 def node_check(stack: Recording) -> Recorded:
@@ -28,7 +28,7 @@ def test_the_check_of_the_nodes_never_waits_for_a_training_that_has_them() -> No
     assert node_check(other).urn != node_check(small).urn
     classes = {item.inputs["metadata"]["name"]: item.inputs for item in large.resources if item.kind == "PriorityClass"}
     check = classes[node_check(large).inputs["spec"]["template"]["spec"]["priorityClassName"]]
-    training = classes[large.one("Job", "training").inputs["spec"]["template"]["spec"]["priorityClassName"]]
+    training = classes[pod(large)["priorityClassName"]]
     assert check["value"] > training["value"]
     assert check["preemptionPolicy"] == "PreemptLowerPriority"
 
@@ -38,12 +38,9 @@ def test_the_check_of_the_nodes_ends_in_an_output() -> None:
     stack = recorded("gcp-a100")
     assert "gpuCheck" in stack.outputs
     job = node_check(stack)
-    pod = job.inputs["spec"]["template"]["spec"]
-    training = stack.one("Job", "training")
-    assert (
-        pod["containers"][0]["resources"] == training.inputs["spec"]["template"]["spec"]["containers"][0]["resources"]
-    )
-    assert job.urn in stack.earlier(training)
+    needs = pod(stack, "Job", job.name)["containers"][0]["resources"]
+    assert needs == pod(stack)["containers"][0]["resources"]
+    assert job.urn in stack.earlier(stack.one("Job", "training"))
     # It may write its own result and nothing else.
     create, patch = stack.one("Role").inputs["rules"]
     assert (create["resources"], create["verbs"]) == (["configmaps"], ["create"])

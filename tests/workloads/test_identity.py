@@ -11,7 +11,7 @@ from infra.config import DatasetConfig, TrainingConfig
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record_anywhere
-from tests.infra.recorded import recorded, trained
+from tests.infra.recorded import pod, recorded, trained
 from workloads.dataset import prepare_command
 from workloads.training import tell_new_folders
 
@@ -64,8 +64,8 @@ def finetuned(**sections: Any) -> Recording:
 
 def test_four_keys_fetch_the_model_and_prepare_with_its_tokenizer() -> None:
     stack = finetuned()
-    pod = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]
-    (_, fetch), (prepare,) = pod["initContainers"], pod["containers"]
+    spec = pod(stack, name="dataset")
+    (_, fetch), (prepare,) = spec["initContainers"], spec["containers"]
     weights = "/data/models/org/chat"
     assert fetch["args"] == ["python", "-m", "trainer.fetch", "--model", "org/chat", "--output", weights]
     words = prepare["args"]
@@ -80,16 +80,16 @@ def test_four_keys_fetch_the_model_and_prepare_with_its_tokenizer() -> None:
 def test_a_teacher_is_fetched_to_where_the_trainers_look_for_it() -> None:
     teacher = {"task": "distillation", "distillation": {"teacher": "distilgpt2"}, "model": {}, "adapter": {}}
     stack = finetuned(training=teacher, workers={"memoryGib": 8})
-    fetch = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]["initContainers"][1]
+    fetch = pod(stack, name="dataset")["initContainers"][1]
     assert trained(stack).distillation.teacher == fetch["args"][-1]
 
 
 def test_a_folder_on_the_volume_is_taken_as_it_is_and_nothing_is_fetched() -> None:
     model = {"name": "/data/models/mine"}
     stack = finetuned(training={"task": "finetune", "model": model})
-    pod = stack.one("Job", "dataset").inputs["spec"]["template"]["spec"]
-    assert [container["name"] for container in pod["initContainers"]] == ["folders"]
-    words = pod["containers"][0]["args"]
+    spec = pod(stack, name="dataset")
+    assert [container["name"] for container in spec["initContainers"]] == ["folders"]
+    words = spec["containers"][0]["args"]
     assert words[words.index("--tokenizer") + 1] == "/data/models/mine"
 
 

@@ -10,12 +10,8 @@ import pytest
 
 from infra.stackfiles import stack_file_values
 from review.recording import Recorded, Recording, record_anywhere
-from tests.infra.recorded import recorded
+from tests.infra.recorded import pod, recorded
 from trainer.contract import DEVICE
-
-
-def pod(stack: Recording, kind: str, name: str) -> dict[str, Any]:
-    return stack.one(kind, name).inputs["spec"]["template"]["spec"]
 
 
 def reaches(stack: Recording) -> Callable[[str, int], bool]:
