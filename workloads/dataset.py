@@ -16,7 +16,7 @@ from infra.config import DatasetConfig, StackConfig, TrainingConfig
 from trainer.config.addresses import on_volume
 from trainer.contract import EXIT_USAGE, STACK_KEYS
 from workloads.layout import DATA, DATASETS, MODELS, dataset_folder, is_on_hub, weights_folder
-from workloads.objects import await_annotations, ignore_disruptions, metadata, pod_template
+from workloads.objects import await_annotations, ignore_disruptions, metadata, on_exit, pod_template
 from workloads.pod import STAYS, resources, trainer_mounts
 from workloads.secrets import HUB, Tokens
 from workloads.workspace import Workspace
@@ -69,7 +69,10 @@ class Dataset(pulumi.ComponentResource):
                 backoff_limit=2,
                 # Text or a template that never comes to an end would hold the volume, and `up`, for ever.
                 active_deadline_seconds=text.timeout_minutes * 60,
-                pod_failure_policy=k8s.batch.v1.PodFailurePolicyArgs(rules=[_bad_input(), ignore_disruptions()]),
+                # No second pod for input that no attempt can read.
+                pod_failure_policy=k8s.batch.v1.PodFailurePolicyArgs(
+                    rules=[on_exit("FailJob", EXIT_USAGE), ignore_disruptions()]
+                ),
                 template=pod_template(
                     "dataset", _pod(config, command, fetches, workspace, tokens, self.account), STAYS
                 ),
@@ -92,12 +95,6 @@ class Dataset(pulumi.ComponentResource):
             automount_service_account_token=False,
             opts=workspace.owned(self),
         )
-
-
-def _bad_input() -> k8s.batch.v1.PodFailurePolicyRuleArgs:
-    """No second pod for input that no attempt can read."""
-    codes = k8s.batch.v1.PodFailurePolicyOnExitCodesRequirementArgs(operator="In", values=[EXIT_USAGE])
-    return k8s.batch.v1.PodFailurePolicyRuleArgs(action="FailJob", on_exit_codes=codes)
 
 
 def stack_keys(training: TrainingConfig) -> dict[str, str]:

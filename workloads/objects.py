@@ -76,6 +76,13 @@ def ignore_disruptions() -> k8s.batch.v1.PodFailurePolicyRuleArgs:
     return batch.PodFailurePolicyRuleArgs(action="Ignore", on_pod_conditions=[disrupted])
 
 
+def on_exit(action: str, *codes: int, container: str | None = None) -> k8s.batch.v1.PodFailurePolicyRuleArgs:
+    """A Job's rule for these exit codes of a container; None: of any."""
+    batch = k8s.batch.v1
+    given = batch.PodFailurePolicyOnExitCodesRequirementArgs(container_name=container, operator="In", values=[*codes])
+    return batch.PodFailurePolicyRuleArgs(action=action, on_exit_codes=given)
+
+
 #: Annotations of an object that `pulumi up` does not wait for. Pulumi does not wait for the end of such a Deployment,
 #: StatefulSet, DaemonSet or Job either (pulumi-kubernetes 4.34.2, DeletedCondition in provider/pkg/metadata/
 #: overrides.go), so the old one must be gone at once: its successor has its name. By default it outlives its pods.

@@ -16,7 +16,7 @@ from infra.stackfiles import object_name
 from trainer.contract import EXIT_FATAL, EXIT_RESTART, EXIT_TERMINATED, STACK
 from workloads.elastic import job_size, node_range
 from workloads.layout import CONFIGURED
-from workloads.objects import ignore_disruptions, pod_template, select
+from workloads.objects import ignore_disruptions, on_exit, pod_template, select
 from workloads.pod import STAYS, from_field, node_environment, resources, trainer_mounts
 from workloads.rendezvous import Rendezvous
 from workloads.workspace import Workspace
@@ -56,9 +56,9 @@ def job_spec(
         pod_replacement_policy="Failed",  # the only one beside a failure policy
         pod_failure_policy=batch.PodFailurePolicyArgs(
             rules=[
-                _on_exit(container, "FailJob", [EXIT_FATAL]),
+                on_exit("FailJob", EXIT_FATAL, container=container),
                 ignore_disruptions(),
-                _on_exit(container, "Ignore", [EXIT_RESTART, EXIT_TERMINATED]),
+                on_exit("Ignore", EXIT_RESTART, EXIT_TERMINATED, container=container),
             ]
         ),
         active_deadline_seconds=round(config.job.max_hours * 3600),
@@ -66,13 +66,6 @@ def job_spec(
         # Autoscalers must not interrupt a training to consolidate nodes.
         template=pod_template("trainer", pod, annotations, config.training_name),
     )
-
-
-def _on_exit(container: str, action: str, codes: list[int]) -> k8s.batch.v1.PodFailurePolicyRuleArgs:
-    requirement = k8s.batch.v1.PodFailurePolicyOnExitCodesRequirementArgs(
-        container_name=container, operator="In", values=codes
-    )
-    return k8s.batch.v1.PodFailurePolicyRuleArgs(action=action, on_exit_codes=requirement)
 
 
 def trainer_pod_spec(
