@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
 
+from infra.config import ConfigError
+from infra.parse import parse
 from infra.stackfiles import stack_file_values, stacks
 from review.recording import Recording, record_anywhere
 from trainer.config.schema import Config, load
@@ -28,6 +30,15 @@ def changed(stack: str, **sections: dict[str, Any] | None) -> Values:
         else:
             values[name] = {**values.get(name, {}), **change}
     return values
+
+
+def problems(values: Values, stack: str = "test") -> list[str]:
+    """Why a configuration is refused, a line each; empty: it is valid."""
+    try:
+        parse(values, stack)
+    except ConfigError as error:
+        return [*error.lines]
+    return []
 
 
 def pod(stack: Recording, kind: str = "Job", name: str = "training") -> dict[str, Any]:

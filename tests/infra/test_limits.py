@@ -14,7 +14,7 @@ from infra.clouds import keys
 from infra.config import ConfigError
 from infra.parse import parse
 from infra.stackfiles import plain_tokens
-from tests.infra.recorded import changed
+from tests.infra.recorded import changed, problems
 from trainer.config.base import _kinds
 
 #: Amounts of work, which nothing but patience limits; the trainer's own, by hand also on machines of the future.
@@ -51,12 +51,6 @@ def stack_of(section: str, name: str) -> str:
         for stack, kind in kinds.items()
         if f"{section}.{to_camel(name)}" in keys(kind) or f"{section}.{name}" in keys(kind)
     )
-
-
-def problems(values: dict[str, Any]) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        parse(values, "test")
-    return [*caught.value.lines]
 
 
 @pytest.mark.parametrize("key", NUMBERS)

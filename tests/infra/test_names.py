@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from botocore.loaders import Loader
 
-from infra.config import ConfigError
-from infra.parse import parse
 from review.recording import record
-from tests.infra.recorded import changed
+from tests.infra.recorded import changed, problems
 
 #: Type of a resource -> service and shape of its name in AWS's own service models.
 MODELS = {
@@ -23,14 +21,6 @@ MODELS = {
     "aws:ec2/launchTemplate:LaunchTemplate": ("ec2", "LaunchTemplateName"),
 }
 LONG = {"aws-g4dn": "x" * 38 + "-1", "gcp-c3": "x" * 22 + "-1"}
-
-
-def problems(stack: str, file: str, **cluster: str) -> list[str]:
-    try:
-        parse(changed(file, cluster=cluster), stack)
-    except ConfigError as error:
-        return [*error.lines]
-    return []
 
 
 def test_the_models_of_amazon_accept_all_names_of_the_longest_that_is_accepted() -> None:
@@ -78,10 +68,10 @@ def test_google_accepts_all_names_of_the_longest_that_is_accepted(storage: dict[
     ],
 )
 def test_a_name_that_cannot_be_is_one_line(stack: str, file: str, cluster: dict[str, str], expected: str) -> None:
-    (line,) = problems(stack, file, **cluster)
+    (line,) = problems(changed(file, cluster=cluster), stack)
     assert line.startswith(expected)
 
 
 @pytest.mark.parametrize(("stack", "file"), [("x" * 30, "aws-g4dn"), ("x" * 14, "gcp-c3"), ("A.b", "local")])
 def test_a_name_that_can_be_is_accepted(stack: str, file: str, local_kubeconfig: object) -> None:
-    assert problems(stack, file) == []
+    assert problems(changed(file), stack) == []
