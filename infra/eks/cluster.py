@@ -121,11 +121,6 @@ def security_group(cluster: aws.eks.Cluster) -> pulumi.Output[str]:
     return cluster.vpc_config.apply(lambda config: config.cluster_security_group_id or "")
 
 
-def identifier(scope: Scope) -> str:
-    """A plain string for the cluster, known at preview: an unknown one would show every object as replaced."""
-    return f"{scope.region}/{scope.name}"
-
-
 def kubeconfig(scope: Scope, cluster: aws.eks.Cluster) -> pulumi.Output[str]:
     command = {
         "command": "aws",

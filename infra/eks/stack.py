@@ -51,7 +51,8 @@ def eks_cluster(config: StackConfig, stack: str) -> Cluster:
     workers = nodes.worker_groups(groups)
     reached = {
         "kubeconfig": cluster.kubeconfig(scope, control_plane),
-        "cluster_identifier": cluster.identifier(scope),
+        # A plain string, known at preview: an unknown one would show every object as replaced.
+        "cluster_identifier": f"{scope.region}/{scope.name}",
         "enable_server_side_apply": True,
     }
     early = k8s.Provider("before-nodes", **reached, opts=pulumi.ResourceOptions(parent=component))

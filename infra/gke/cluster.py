@@ -133,11 +133,6 @@ def context_name(scope: Scope) -> str:
     return f"gke_{scope.project}_{scope.zone}_{scope.name}"
 
 
-def identifier(scope: Scope) -> str:
-    """A plain string for the cluster, known at preview: an unknown one would show every object as replaced."""
-    return f"{scope.project}/{scope.zone}/{scope.name}"
-
-
 def kubeconfig(scope: Scope, cluster: gcp.container.Cluster) -> pulumi.Output[str]:
     """A kubeconfig that gets credentials at each use: neither it nor the state contains a token."""
 

@@ -56,7 +56,8 @@ def gke_cluster(config: StackConfig, stack: str) -> Cluster:
     kubernetes = k8s.Provider(
         "cluster",
         kubeconfig=cluster.kubeconfig(scope, control_plane),
-        cluster_identifier=cluster.identifier(scope),
+        # A plain string, known at preview: an unknown one would show every object as replaced.
+        cluster_identifier=f"{scope.project}/{scope.zone}/{scope.name}",
         enable_server_side_apply=True,
         # Objects are made after the nodes that they run on, and deleted before them.
         opts=pulumi.ResourceOptions(parent=component, depends_on=[system, *workers]),
