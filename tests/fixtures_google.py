@@ -23,16 +23,17 @@ PROJECT, ZONE, REGION = "my-project", "us-central1-a", "us-central1"
 CLUSTER = f"/container/projects/{PROJECT}/locations/{ZONE}/clusters/trainyard-gcp-a100"
 
 
+VALUES: dict[str, Any] = {
+    "cluster": {"kind": "gke"},
+    "gke": {"project": PROJECT, "zone": ZONE},
+    "nodes": {"machineType": "a2-highgpu-8g", "max": 2},
+    "storage": {"kind": "nfs", "sizeGib": 1000},
+}
+
+
 def config(**changes: dict[str, Any]) -> StackConfig:
-    values: dict[str, Any] = {
-        "cluster": {"kind": "gke"},
-        "gke": {"project": PROJECT, "zone": ZONE},
-        "nodes": {"machineType": "a2-highgpu-8g", "max": 2},
-        "storage": {"kind": "nfs", "sizeGib": 1000},
-    }
-    for section, change in changes.items():
-        values[section] = {**values.get(section, {}), **change}
-    return parse(values, "gcp-a100")
+    merged = {section: {**VALUES.get(section, {}), **change} for section, change in changes.items()}
+    return parse({**VALUES, **merged}, "gcp-a100")
 
 
 def quotas(**limits: tuple[float, float]) -> dict[str, Any]:

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from infra import cost
 from infra.config import StackConfig
 from infra.cost import Estimate, Line
-from infra.parse import parse
-
-
-def changed(values: dict[str, Any], changes: dict[str, dict[str, Any]]) -> StackConfig:
-    """The configuration `values`, with some keys of its sections changed."""
-    sections = {name: {**values.get(name, {}), **changes.get(name, {})} for name in {**values, **changes}}
-    return parse(sections, "test")
 
 
 def estimate(config: StackConfig) -> Estimate:

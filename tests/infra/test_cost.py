@@ -17,21 +17,16 @@ from infra.gke import cost as gke
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recorded
+from tests import fixtures_google
 from tests.infra import billed
-from tests.infra.billed import changed, line
+from tests.infra.billed import line
 from tests.infra.recorded import recorded
 
 STACKS = ["gcp-a100", "gcp-c3", "gcp-smoke"]
 
 
 def config(**changes: dict[str, Any]) -> StackConfig:
-    values: dict[str, Any] = {
-        "cluster": {"kind": "gke"},
-        "gke": {"project": "my-project", "zone": "us-central1-a"},
-        "nodes": {"machineType": "a2-highgpu-8g", "max": 2, "localSsds": 8},
-        "storage": {"kind": "nfs", "sizeGib": 1000},
-    }
-    return changed(values, changes)
+    return fixtures_google.config(**{**changes, "nodes": {"localSsds": 8, **changes.get("nodes", {})}})
 
 
 def bill(**changes: dict[str, Any]) -> Estimate:

@@ -12,7 +12,7 @@ from infra.eks import cost, machines
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from tests.infra import billed
-from tests.infra.billed import changed, line
+from tests.infra.billed import line
 from tests.infra.recorded import recorded
 
 STACK = "aws-g4dn"
@@ -26,7 +26,7 @@ def config(**changes: dict[str, Any]) -> StackConfig:
         "storage": {"kind": "efs", "sizeGib": 100},
         "training": {"precision": "fp16"},
     }
-    return changed(values, changes)
+    return parse({name: values[name] | changes.get(name, {}) for name in values}, "test")
 
 
 def bill(**changes: dict[str, Any]) -> Estimate:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from local import environment, paths
 from tests.fixtures_google import (
     PROJECT,
     TOKEN,
+    VALUES,
     ZONE,
     Cloud,
     config,
@@ -160,13 +160,7 @@ def test_the_command_ends_with_1_and_never_shows_the_token(
 def test_the_command_ends_with_0_when_nothing_stands_in_the_way(
     cloud: Cloud, machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    values = {
-        "cluster": {"kind": "gke"},
-        "gke": {"project": PROJECT, "zone": ZONE},
-        "nodes": {"machineType": "a2-highgpu-8g", "max": 2},
-        "storage": {"kind": "nfs", "sizeGib": 1000},
-    }
-    monkeypatch.setattr("cli.doctor.stack_file_values", lambda _: values)
+    monkeypatch.setattr("cli.doctor.stack_file_values", lambda _: VALUES)
     assert main(["doctor", "--stack", "gcp-a100"]) == 0
     assert capsys.readouterr().out.endswith("\nnothing stands in the way\n")
 
@@ -174,13 +168,10 @@ def test_the_command_ends_with_0_when_nothing_stands_in_the_way(
 def test_a_command_that_changes_the_configuration_names_the_stack(cloud: Cloud) -> None:
     """Without it Pulumi would change the stack that happens to be selected."""
     del cloud.answers[f"/cloudbilling/projects/{PROJECT}/billingInfo"]
-    values: dict[str, Any] = {"cluster": {"kind": "gke"}, "gke": {"project": PROJECT, "zone": ZONE}}
-    values["nodes"] = {"machineType": "a2-highgpu-8g", "max": 2}
-    values["storage"] = {"kind": "nfs", "sizeGib": 1000}
-    finding = next(item for item in diagnose("mine", values) if item.key == f"project {PROJECT}")
+    finding = next(item for item in diagnose("mine", VALUES) if item.key == f"project {PROJECT}")
     assert finding.fix == "gcloud projects list   # then: pulumi config set --stack mine --path gke.project ID"
-    del values["gke"]["project"]
-    finding = next(item for item in diagnose("mine", values) if item.key == "gke.project")
+    without = {**VALUES, "gke": {"zone": ZONE}}
+    finding = next(item for item in diagnose("mine", without) if item.key == "gke.project")
     assert finding.text == "missing; set it with `pulumi config set --stack mine --path gke.project VALUE`"
 
 

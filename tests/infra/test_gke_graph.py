@@ -33,25 +33,15 @@ def test_without_hyperthreads_the_pod_asks_for_half() -> None:
     assert environment["OMP_NUM_THREADS"] == "3"
 
 
+UNRESERVED = {"reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}}
+
+
 @pytest.mark.parametrize(
     ("consumption", "expected", "repaired"),
     [
-        ("spot", {"spot": True, "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}}, True),
-        (
-            "flex_start",
-            {
-                "spot": False,
-                "flexStart": True,
-                "maxRunDuration": "86400s",
-                "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
-            },
-            False,
-        ),
-        (
-            "queued",
-            {"flexStart": True, "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}},
-            False,
-        ),
+        ("spot", {"spot": True, **UNRESERVED}, True),
+        ("flex_start", {"spot": False, "flexStart": True, "maxRunDuration": "86400s", **UNRESERVED}, False),
+        ("queued", {"flexStart": True, **UNRESERVED}, False),
         (
             "reservation",
             {

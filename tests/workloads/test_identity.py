@@ -11,7 +11,7 @@ from infra.config import DatasetConfig, TrainingConfig
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
 from review.recording import Recording, record_anywhere
-from tests.infra.recorded import pod, recorded, trained
+from tests.infra.recorded import changed, pod, recorded, trained
 from workloads.dataset import prepare_command
 from workloads.training import tell_new_folders
 
@@ -53,13 +53,9 @@ def test_dataset_inputs_are_paths_on_the_shared_volume() -> None:
 
 def finetuned(**sections: Any) -> Recording:
     """The local stack with the four keys that fine-tune a model."""
-    values = stack_file_values("local")
     training = {"task": "finetune", "model": {"name": "org/chat"}, "adapter": {"kind": "lora"}}
-    values["training"] = {**values["training"], **training}
-    values["dataset"] = {"input": ["chats.jsonl"]}
-    for name, section in sections.items():
-        values[name] = {**values.get(name, {}), **section}
-    return record_anywhere("local", values)
+    values = changed("local", **{**sections, "training": training | sections.get("training", {})})
+    return record_anywhere("local", {**values, "dataset": {"input": ["chats.jsonl"]}})
 
 
 def test_four_keys_fetch_the_model_and_prepare_with_its_tokenizer() -> None:

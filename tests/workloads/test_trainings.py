@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from infra.stackfiles import stack_file_values
 from review.recording import Recorded, Recording, record
+from tests.conftest import write_kubeconfig
 from tests.infra.recorded import recorded, trained
 from workloads.objects import EXPENDABLE, TRAINING, TRAINING_PRIORITY
 
@@ -96,14 +96,7 @@ def test_the_order_is_the_priority_and_only_trainings_give_way(stack: str, value
 def test_on_other_peoples_nodes_none_is_expendable_to_their_autoscaler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = {"cluster": "theirs", "user": "you"}
-    file = tmp_path / "kubeconfig"
-    file.write_text(
-        yaml.safe_dump(
-            {"clusters": [{"name": "theirs", "cluster": {}}], "contexts": [{"name": "theirs", "context": context}]}
-        )
-    )
-    monkeypatch.setenv("KUBECONFIG", str(file))
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", "theirs", None)))
     given = {**stack_file_values("local"), "cluster": {"context": "theirs"}, "sweep": {"run.seed": list(range(14))}}
     given["image"] = {"builder": "prebuilt", "ref": f"example.com/trainer@sha256:{'0' * 64}"}
     found = record("local", given)
