@@ -46,7 +46,7 @@ class ClusterAutoscaler(pulumi.ComponentResource):
         )
         granted = _grant_rights(opts)
         after = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[priorities, *granted]))
-        make_deployment(NAME, NAME, metadata(NAME, NAMESPACE, NAME), _pod(settings), after)
+        make_deployment(NAME, metadata(NAME, NAMESPACE, NAME), _pod(settings), after)
         self.register_outputs({})
 
 

@@ -50,24 +50,23 @@ class NfsServer(pulumi.ComponentResource):
     storage: SharedStorage
     """The volume that it makes."""
 
-    def __init__(self, name: str, cluster: Cluster, space: k8s.core.v1.Namespace, image: ContainerImage):
-        super().__init__("trainyard:workloads:NfsServer", name, None, pulumi.ResourceOptions(provider=cluster.provider))
+    def __init__(self, cluster: Cluster, space: k8s.core.v1.Namespace, image: ContainerImage):
+        super().__init__("trainyard:workloads:NfsServer", NAME, None, pulumi.ResourceOptions(provider=cluster.provider))
         disk, size_gib = cluster.storage.disk, cluster.storage.size_gib
         assert disk is not None
         opts = pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource)
-        make_policy(f"{name}-serve", space.metadata.name.apply(str), select(NAME), opts, ingress=[(None, ports(PORT))])
-        claim = _disk_claim(name, space, disk, size_gib, opts)
-        text = configuration(disk.clients)
+        make_policy(f"{NAME}-serve", space.metadata.name.apply(str), select(NAME), opts, ingress=[(None, ports(PORT))])
+        claim = _disk_claim(space, disk, size_gib, opts)
         settings = k8s.core.v1.ConfigMap(
-            name,
+            NAME,
             metadata=metadata(NAME, space.metadata.name),
-            data={"ganesha.conf": text},
+            data={"ganesha.conf": configuration(disk.clients)},
             opts=opts,
         )
         described = metadata(NAME, space.metadata.name, NAME)
         priority = make_priority_class(NAME, STORAGE_PRIORITY, cluster, space.metadata.name, self)
         k8s.policy.v1.PodDisruptionBudget(
-            name,
+            NAME,
             metadata=described,
             # No drain may evict the server: while its disk moves, a minute or two, every worker stands still. An
             # upgrade of GKE's nodes waits for it an hour at most, the deletion of a node pool not at all. One that does
@@ -81,9 +80,9 @@ class NfsServer(pulumi.ComponentResource):
         # A new size makes a new pod: mounting the grown disk again grows its file system.
         noted = {"trainyard/disk-gib": str(size_gib), **STAYS}
         # Recreate: the disk is attached to one node at a time.
-        server = make_deployment(name, NAME, described, pod, opts, noted, strategy="Recreate")
+        server = make_deployment(NAME, described, pod, opts, noted, strategy="Recreate")
         after_server = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[server]))
-        service = make_service(name, NAME, described, ("nfs", PORT), after_server)
+        service = make_service(NAME, NAME, described, ("nfs", PORT), after_server)
         address = service.spec.cluster_ip.apply(str)
         self.storage = static_volume(
             size_gib,
@@ -95,7 +94,6 @@ class NfsServer(pulumi.ComponentResource):
 
 
 def _disk_claim(
-    name: str,
     space: k8s.core.v1.Namespace,
     disk: ServedDisk,
     size_gib: int,
@@ -106,11 +104,11 @@ def _disk_claim(
     mode = "ReadWriteOnce"
     described = metadata("storage", name=pulumi.Output.concat(space.metadata.name, "-disk"))
     volume = k8s.core.v1.PersistentVolume(
-        name, metadata=described, spec=volume_spec(size_gib, mode, csi=disk.source), opts=opts
+        NAME, metadata=described, spec=volume_spec(size_gib, mode, csi=disk.source), opts=opts
     )
     claimed = metadata("storage", space.metadata.name, "disk", {"pulumi.com/skipAwait": "true"})
     # A claim on a volume without a StorageClass cannot grow: it asks for 1 GiB and gets the whole volume.
-    return make_claim(name, claimed, mode, 1, opts, volume)
+    return make_claim(NAME, claimed, mode, 1, opts, volume)
 
 
 def configuration(clients: tuple[str, ...]) -> str:

@@ -156,20 +156,19 @@ def make_training_priority(
 
 def make_deployment(
     name: str,
-    what: str,
     described: k8s.meta.v1.ObjectMetaArgs,
     pod: k8s.core.v1.PodSpecArgs,
     opts: pulumi.ResourceOptions,
     annotations: Mapping[str, str] | None = None,
     strategy: str | None = None,
 ) -> k8s.apps.v1.Deployment:
-    """A Deployment of one pod of the component `what`; `annotations` are the pod's."""
+    """A Deployment of one pod of the component `name`; `annotations` are the pod's."""
     apps = k8s.apps.v1
     spec = apps.DeploymentSpecArgs(
         replicas=1,
         strategy=apps.DeploymentStrategyArgs(type=strategy) if strategy else None,
-        selector=select(what),
-        template=pod_template(what, pod, annotations),
+        selector=select(name),
+        template=pod_template(name, pod, annotations),
     )
     return apps.Deployment(name, metadata=described, spec=spec, opts=opts)
 

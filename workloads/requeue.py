@@ -75,5 +75,5 @@ class Requeue(pulumi.ComponentResource):
             termination_grace_period_seconds=5,
             **workspace.nodes,
         )
-        make_deployment(NAME, NAME, described, pod, opts)
+        make_deployment(NAME, described, pod, opts)
         self.register_outputs({})

@@ -41,11 +41,11 @@ def serve_storage(cluster: Cluster, config: StackConfig, image: ContainerImage) 
     make_policy("storage-deny", space.metadata.name.apply(str), every, opts, ingress=[], egress=[])
     if storage.disk is not None:
         server_image = ContainerImage(NFS_SERVER, cluster, ref=storage.disk.image_ref)
-        server = NfsServer("nfs-server", cluster, space, server_image)
+        server = NfsServer(cluster, space, server_image)
         return dataclasses.replace(cluster, storage=server.storage)
     where = space.metadata.name.apply(str)
     pull = store_image_pull(f"{OWNER}-image-pull", config, cluster, where, cluster.resource or space)
-    owner = VolumeOwner(OWNER, cluster, space, image, pull)
+    owner = VolumeOwner(cluster, space, image, pull)
     return dataclasses.replace(cluster, storage=dataclasses.replace(storage, after=(owner.job,)))
 
 
@@ -94,17 +94,15 @@ class VolumeOwner(pulumi.ComponentResource):
 
     def __init__(
         self,
-        name: str,
         cluster: Cluster,
         space: k8s.core.v1.Namespace,
         image: ContainerImage,
         pull: list[k8s.core.v1.LocalObjectReferenceArgs] | None,
     ):
         super().__init__(
-            "trainyard:workloads:VolumeOwner", name, None, pulumi.ResourceOptions(provider=cluster.provider)
+            "trainyard:workloads:VolumeOwner", OWNER, None, pulumi.ResourceOptions(provider=cluster.provider)
         )
         core = k8s.core.v1
-        opts = pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource)
         container = core.ContainerArgs(
             name=OWNER,
             image=image.reference,
@@ -125,12 +123,11 @@ class VolumeOwner(pulumi.ComponentResource):
         )
         # A new image, or token for it, does not run the Job again.
         once = ["spec.template.spec.containers[0].image", "spec.template.spec.imagePullSecrets"]
-        same = pulumi.ResourceOptions(ignore_changes=once)
         self.job = k8s.batch.v1.Job(
-            name,
+            OWNER,
             metadata=metadata(OWNER, space.metadata.name, annotations={"pulumi.com/replaceUnready": "true"}),
             spec=k8s.batch.v1.JobSpecArgs(backoff_limit=3, template=pod_template(OWNER, pod)),
-            opts=pulumi.ResourceOptions.merge(opts, same),
+            opts=pulumi.ResourceOptions(parent=self, deleted_with=cluster.resource, ignore_changes=once),
         )
         self.register_outputs({})
 

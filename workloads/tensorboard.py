@@ -23,7 +23,7 @@ class TensorBoard(pulumi.ComponentResource):
         # Not waited for: nothing depends on it, and it starts slowly while the training starts.
         described = metadata(NAME, workspace.namespace.name, NAME, GONE_AT_ONCE)
         opts = workspace.owned(self)
-        make_deployment(name, NAME, described, _pod(workspace), opts)
+        make_deployment(NAME, described, _pod(workspace), opts)
         make_service(name, NAME, described, ("http", TENSORBOARD_PORT), opts)
         self.register_outputs({})
 

@@ -14,11 +14,9 @@ from tests.infra.recorded import changed, pod, recorded
 @pytest.mark.parametrize(("driver", "secure"), [("managed", True), ("daemonset", False)])
 def test_every_node_boots_securely_but_those_with_a_driver_of_ours(driver: str, secure: bool) -> None:
     stack = record("gcp-a100", changed("gcp-a100", nodes={"gpuDriver": driver}))
-    booted = {
-        item.name: item.inputs["nodeConfig"]["shieldedInstanceConfig"] for item in stack.all("gcp:container/nodeP")
-    }
-    assert booted["system"]["enableSecureBoot"] is True
-    assert booted["workers"]["enableSecureBoot"] is secure
+    nodes = {item.name: item.inputs["nodeConfig"] for item in stack.all("gcp:container/nodeP")}
+    booted = {name: each["shieldedInstanceConfig"]["enableSecureBoot"] for name, each in nodes.items()}
+    assert booted == {"system": True, "workers": secure}
 
 
 def test_the_apis_by_which_all_others_are_read_come_first() -> None:
