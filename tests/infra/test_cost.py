@@ -16,7 +16,6 @@ from infra.cost import Estimate
 from infra.gke import cost as gke
 from infra.parse import parse
 from infra.stackfiles import stack_file_values
-from review.recording import Recorded
 from tests import fixtures_google
 from tests.infra import billed
 from tests.infra.billed import line
@@ -127,18 +126,15 @@ def test_a_price_that_nobody_knows_is_not_counted_as_nothing(capsys: pytest.Capt
 def test_every_pool_is_on_the_bill(stack: str) -> None:
     pools = [item for item in recorded(stack).resources if item.kind == "NodePool"]
     assert len(pools) == 2
+    estimate = billed.estimate(parse(stack_file_values(stack), stack))
     for pool in pools:
-        _is_on_the_bill(pool, billed.estimate(parse(stack_file_values(stack), stack)))
-
-
-def _is_on_the_bill(pool: Recorded, estimate: Estimate) -> None:
-    scaling, node = pool.inputs["autoscaling"], pool.inputs["nodeConfig"]
-    count = f"{scaling['totalMinNodeCount']:g} to {scaling['totalMaxNodeCount']:g} x "
-    assert [entry for entry in estimate.lines if entry.what.startswith(f"{count}{node['machineType']}, ")]
-    disk = f"boot disks, {node['diskSizeGb']:g} GiB {node['diskType']}"
-    assert [entry for entry in estimate.lines if entry.what.startswith(count) and entry.what.endswith(disk)]
-    if ssds := (node.get("ephemeralStorageLocalSsdConfig") or {}).get("localSsdCount"):
-        line(estimate, f"{ssds:g} local SSDs")
+        scaling, node = pool.inputs["autoscaling"], pool.inputs["nodeConfig"]
+        count = f"{scaling['totalMinNodeCount']:g} to {scaling['totalMaxNodeCount']:g} x "
+        assert [entry for entry in estimate.lines if entry.what.startswith(f"{count}{node['machineType']}, ")]
+        disk = f"boot disks, {node['diskSizeGb']:g} GiB {node['diskType']}"
+        assert [entry for entry in estimate.lines if entry.what.startswith(count) and entry.what.endswith(disk)]
+        if ssds := (node.get("ephemeralStorageLocalSsdConfig") or {}).get("localSsdCount"):
+            line(estimate, f"{ssds:g} local SSDs")
 
 
 def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
