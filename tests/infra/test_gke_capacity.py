@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from infra import cost
 from infra.gke.keys import kinds, pool_name
 from infra.parse import parse
 from review.recording import Recorded, Recording, record
+from tests.infra import billed
 from tests.infra.recorded import changed, recorded
 
 LABEL, CLASS = "cloud.google.com/compute-class", "trainyard-workers"
@@ -84,11 +84,9 @@ def test_nodes_may_come_from_other_zones_while_the_data_stays() -> None:
 
 def test_the_bill_says_what_the_fallback_would_cost() -> None:
     values = changed("gcp-a100", nodes={"consumption": "spot", "fallback": "on_demand", "zones": ["us-central1-b"]})
-    bill = cost.estimate(parse(values, "gcp-a100"))
-    assert bill
+    bill = billed.estimate(parse(values, "gcp-a100"))
     assert "nodes.fallback: where nothing cheaper is, all workers come on demand, for 58.77 USD an hour." in bill.notes
     assert not [note for note in bill.notes if "Between zones" in note]
     values["nodes"]["zones"].append("us-central1-c")
-    bill = cost.estimate(parse(values, "gcp-a100"))
-    assert bill
+    bill = billed.estimate(parse(values, "gcp-a100"))
     assert [note for note in bill.notes if "Between zones each GiB costs 0.01 USD" in note]
