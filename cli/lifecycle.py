@@ -176,10 +176,8 @@ def _logs(job: TrainingJob, pods: list[dict[str, Any]]) -> Iterator[list[str]]:
 
     def read(pod: dict[str, Any]) -> None:
         try:
-            options = {"follow": True, "tail_lines": LOG_LINES, "_preload_content": False}
-            name, limit = pod["metadata"]["name"], grace_of(pod) + LATE
-            stream: Any = job.core.read_namespaced_pod_log(name, job.namespace, **options, _request_timeout=limit)
-            found.extend(lines(stream.stream(decode_content=True)))
+            options = {"follow": True, "tail_lines": LOG_LINES, "_request_timeout": grace_of(pod) + LATE}
+            found.extend(lines(job, pod["metadata"]["name"], **options))
         except (ApiException, urllib3.exceptions.HTTPError):
             pass
 

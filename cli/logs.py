@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -28,8 +28,7 @@ def logs(
     _, pods = job.read()
     name = choose(started(pods), pod, job.records)
     with asking(f"the log of {name}"):
-        answer: Any = job.core.read_namespaced_pod_log(name, job.namespace, follow=follow, _preload_content=False)
-        for line in lines(answer.stream(decode_content=True)):
+        for line in lines(job, name, follow=follow):
             if not line.startswith(PREFIX):  # for programs; `trainyard status` shows it
                 print(plain(line), end="", flush=True)
 
@@ -37,9 +36,7 @@ def logs(
 def print_after(stamp: str, job: TrainingJob, pod: str) -> str:
     """Print a pod's lines that are newer than a time stamp, until it ends or the stream breaks; return the newest's."""
     with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
-        options = {"follow": True, "timestamps": True, "_preload_content": False}
-        answer: Any = job.core.read_namespaced_pod_log(pod, job.namespace, **options)
-        for line in lines(answer.stream(decode_content=True)):
+        for line in lines(job, pod, follow=True, timestamps=True):
             at, _, text = line.partition(" ")
             if at > stamp:  # nanoseconds of one clock: text order is time order
                 stamp = at
@@ -47,10 +44,11 @@ def print_after(stamp: str, job: TrainingJob, pod: str) -> str:
     return stamp
 
 
-def lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Whole lines, so that no escape sequence is seen in halves."""
+def lines(job: TrainingJob, pod: str, **options: Any) -> Iterator[str]:
+    """A pod's log as it comes, in whole lines, so that no escape sequence is seen in halves."""
+    answer: Any = job.core.read_namespaced_pod_log(pod, job.namespace, _preload_content=False, **options)
     rest = b""
-    for chunk in chunks:
+    for chunk in answer.stream(decode_content=True):
         *whole, rest = (rest + chunk).split(b"\n")
         yield from (f"{line.decode('utf-8', 'replace')}\n" for line in whole)
     yield rest.decode("utf-8", "replace")
