@@ -1,5 +1,6 @@
 """The control group above all pods, with cgroups version 1 or 2."""
 
+import os
 from pathlib import Path
 
 ROOT = "/trainyard"
@@ -73,12 +74,9 @@ def remove() -> list[Path]:
     """Remove the empty groups, innermost first; return those that were not empty."""
     left = []
     for tree in hierarchies():
-        top = tree / ROOT.lstrip("/")
-        if not top.is_dir():
-            continue
-        for group in [*sorted((p for p in top.rglob("*") if p.is_dir()), key=lambda p: -len(p.parts)), top]:
+        for group, *_ in os.walk(tree / ROOT.lstrip("/"), topdown=False):
             try:
-                group.rmdir()
+                os.rmdir(group)
             except OSError:
-                left.append(group)
+                left.append(Path(group))
     return left
