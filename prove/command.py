@@ -25,13 +25,12 @@ from infra.config import ConfigError
 from infra.cost import estimate
 from infra.finding import NoAnswer
 from infra.private import private_folder
-from infra.stackfiles import stack_file_values
+from infra.stackfiles import NODE_CONTEXT, stack_file_values
 from prove import bring_up, close, report, volume
 from prove.engine import State, Step, load, now, play
 from prove.report import Screen
 from prove.subject import Subject
 
-LOCAL = "trainyard-local"
 MINUTES = 70
 """Rough time of a whole proof on a cloud: 15 until the stack is up and 10 until it is gone, as AWS takes, and 45 for
 the steps between, in which nodes come four times."""
@@ -79,7 +78,7 @@ def prove(
 ) -> int:
     if not limit_usd > 0:
         raise Refused(f"--limit-usd {limit_usd:g}: must be more than 0")
-    if (stack_file_values(stack).get("cluster") or {}).get("context") == LOCAL:
+    if (stack_file_values(stack).get("cluster") or {}).get("context") == NODE_CONTEXT:
         enter_local()
     folder = folder or private_folder() / "prove" / stack
     folder.mkdir(parents=True, exist_ok=True)

@@ -86,7 +86,6 @@ class State:
             raise OverLimit(f"--limit-usd {self.limit_usd:g} is reached: up to {self.spent():.2f} USD are spent")
 
     def save(self) -> None:
-        self.file.parent.mkdir(parents=True, exist_ok=True)
         half = self.file.with_suffix(".half")
         half.write_text(json.dumps(asdict(self) | {"file": None}, indent=1), encoding="utf-8")
         half.replace(self.file)

@@ -34,7 +34,6 @@ class Subject(Cluster):
 
     def __init__(self, stack: str, state: State, say: Callable[[str], None], held: tuple[int, ...] = ()) -> None:
         self.name, self.state, self.folder = stack, state, state.file.parent
-        self.folder.mkdir(parents=True, exist_ok=True)
         values = overridden(stack_file_values(stack), stack, state)
         if cluster_kind(values) != "existing":
             # The user has no use for this cluster's credentials: leave their kubeconfig alone.
