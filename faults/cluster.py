@@ -88,8 +88,7 @@ class Cluster:
         return look(TrainingJob.of(self.target()))
 
     def job(self) -> dict[str, Any]:
-        batch: Any = client.BatchV1Api(self.api())
-        return as_json(batch.read_namespaced_job, self.target().job, self.target().namespace)
+        return TrainingJob.of(self.target()).read()[0]
 
     def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
         """Wait for a condition; return its value once it is true."""
