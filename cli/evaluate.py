@@ -13,6 +13,7 @@ import hashlib
 import json
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
@@ -158,8 +159,7 @@ def manifest(
 
 def interpreter(arguments: list[str]) -> list[str]:
     """The command before the module: a worker's processes, each with its own device, share the examples."""
-    place = arguments.index("--nproc-per-node") + 1 if "--nproc-per-node" in arguments else 0
-    processes = arguments[place] if place else "1"
+    processes = dict(pairwise(arguments)).get("--nproc-per-node", "1")
     if processes == "1":
         return ["python", "-m"]
     torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]

@@ -77,20 +77,19 @@ class Pod:
                 subprocess.run(stop, stdin=subprocess.DEVNULL, capture_output=True, timeout=STOP_SECONDS, check=False)
             raise
 
-    def run(self, *words: str, seconds: float | None = None) -> tuple[int, str]:
+    def run(self, *words: str, seconds: float = COMMAND_SECONDS) -> tuple[int, str]:
         """Run a command to its end; return its exit code, and its output or, where it failed, what it says of it."""
-        limit = seconds or COMMAND_SECONDS
         try:
             with self.stoppable(*words) as command:
                 done = subprocess.run(
-                    command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=False
+                    command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
                 )
         except subprocess.TimeoutExpired:
-            return 1, f"{' '.join(words)}: not done after {limit} s"
+            return 1, f"{' '.join(words)}: not done after {seconds} s"
         output, said = (each.decode("utf-8", "replace") for each in (done.stdout, done.stderr))
         return done.returncode, output if done.returncode == 0 else "\n".join([output, *error_lines(said)])
 
-    def tell(self, *words: str, seconds: float | None = None) -> str:
+    def tell(self, *words: str, seconds: float = COMMAND_SECONDS) -> str:
         """What a command tells. Raises CommandError where it fails."""
         code, text = self.run(*words, seconds=seconds)
         if code:

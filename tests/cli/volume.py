@@ -63,9 +63,9 @@ class Seen(Bar):
 class Near(Pod):
     """A pod whose looks at the volume run in this process, which has imported all that they need."""
 
-    def run(self, *words: str, seconds: float | None = None) -> tuple[int, str]:
+    def run(self, *words: str, **options: Any) -> tuple[int, str]:
         if words[:3] != ("python", "-m", "trainer.volume"):
-            return super().run(*words, seconds=seconds)
+            return super().run(*words, **options)
         with open(Path(self.kubectl[-1], "connections"), "a") as file:
             file.write("\n")
         with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as said:
