@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from faults.fault import until
 from local import environment, processes
 from local.environment import tie
 
@@ -29,15 +30,6 @@ class Thing(Resource, name="Thing"):
 for number in range(600):
     Thing(f"r{number}")
 """
-
-
-def until(seconds: float, holds: object) -> bool:
-    end = time.monotonic() + seconds
-    while not holds():  # pyrefly: ignore[not-callable]
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 @pytest.mark.parametrize("kind", ["binary", "script"])
@@ -59,12 +51,13 @@ def test_a_tied_program_ends_with_the_process_that_started_it(kind: str, tmp_pat
     parent = subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE, text=True)
     assert parent.stdout
     child = int(parent.stdout.readline())
-    assert until(10, lambda: b"program.real" in Path(f"/proc/{child}/cmdline").read_bytes() or kind == "script")
+    command = Path(f"/proc/{child}/cmdline")
+    until(lambda: b"program.real" in command.read_bytes() or kind == "script", 10, "the program itself")
     time.sleep(0.2)
     assert processes.start_time(child) is not None
     parent.kill()
     parent.wait()
-    assert until(10, lambda: processes.start_time(child) is None)
+    until(lambda: processes.start_time(child) is None, 10, "its end")
 
 
 @pytest.mark.engine
@@ -95,10 +88,11 @@ def test_a_killed_pulumi_leaves_no_process(tmp_path: Path, monkeypatch: pytest.M
         return processes.find(ours)
 
     try:
-        assert until(120, lambda: "r1 " in (tmp_path / "log").read_text()), (tmp_path / "log").read_text()
+        log = tmp_path / "log"
+        until(lambda: "r1 " in log.read_text(), 120, "a second resource", log.read_text)
         assert len(session()) >= 4, "engine, language host, program, dynamic provider"
         os.kill(pulumi.pid, signal.SIGKILL)
         pulumi.wait()
-        assert until(20, lambda: not session()), [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in session()]
+        until(lambda: not session(), 20, "the end of all", session)
     finally:
         processes.end_all([pulumi.pid, *session()], 1.0)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from faults.fault import until
 from local import cgroups, images, network, paths, processes, teardown
 from tests.fixtures_cluster import bring_up, local
 
@@ -31,10 +32,7 @@ def kill(*names: str) -> None:
     running = pids()
     for name in names:
         os.kill(running[name], signal.SIGKILL)
-    until = time.monotonic() + 20
-    while set(names) & pids().keys():
-        assert time.monotonic() < until, f"{names} outlive SIGKILL"
-        time.sleep(0.05)
+    until(lambda: not set(names) & pids().keys(), 20, f"the end of {names}")
 
 
 @pytest.mark.parametrize("name", ["etcd", "base"])

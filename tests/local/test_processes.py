@@ -115,10 +115,7 @@ def test_one_that_ignores_sigterm_is_killed(sleeper: Daemon) -> None:
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
     )
     processes.start(replace(sleeper, command=[sys.executable, "-c", code]))
-    deadline = time.monotonic() + 10
-    while "deaf" not in processes.log_path("sleeper").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: "deaf" in processes.log_path("sleeper").read_text(), 10, "it is deaf")
     first = pid()
     assert processes.stop("sleeper", 0.3)
     assert processes.start_time(first) is None
@@ -136,9 +133,7 @@ def test_one_whose_first_thread_has_ended_lives_while_another_has_its_port() -> 
         assert process.stdout
         process.stdout.readline()
         stat = Path(f"/proc/{process.pid}/stat")
-        deadline = time.monotonic() + 10
-        while stat.read_text().rpartition(")")[2].split()[0] != "Z":
-            assert time.monotonic() < deadline
+        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", 10, "its first thread has ended")
         assert processes.start_time(process.pid)
         process.kill()
 

@@ -7,13 +7,13 @@ import os
 import re
 import subprocess
 import sys
-import time
 import uuid
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from faults.fault import until
 from local import paths, toolchain
 from local.shell import LocalError
 
@@ -169,10 +169,7 @@ toolchain.version = lambda tool: "1.2.3"
 toolchain.build(toolchain.Tool("hello", "example.invalid/hello", {{"hello": "."}}, ("main.version",)))
 """
     process = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
-    deadline = time.monotonic() + 20
-    while not list(cache.glob("*.building/bin/hello")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: list(cache.glob("*.building/bin/hello")), 20, "the build writes")
     process.kill()
     process.wait()
     assert not toolchain.is_built(hello)
