@@ -31,7 +31,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "log"
 
 
-def test_the_lists_are_refreshed_only_when_needed(log: Path) -> None:
+def test_the_lists_are_refreshed_only_when_needed_and_no_service_starts(log: Path) -> None:
     shell.install(("runc", "buildah"))
     first, refreshed, second = log.read_text().splitlines()
     assert first == second
@@ -39,10 +39,6 @@ def test_the_lists_are_refreshed_only_when_needed(log: Path) -> None:
     assert refreshed.startswith("update")
     shell.install(("runc",))
     assert len(log.read_text().splitlines()) == 4
-
-
-def test_no_service_starts_and_the_policy_goes_away(log: Path) -> None:
-    shell.install(("runc",))
     assert "services would start" not in log.read_text()
     assert not shell.POLICY.exists()
 
