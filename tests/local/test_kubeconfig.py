@@ -17,17 +17,10 @@ from local import certs, kubeconfig, paths
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "certificates"
-    for module, name, value in (
-        (paths, "CERTIFICATES", folder),
-        (certs, "CA", folder / "ca.crt"),
-        (certs, "SERVICE_ACCOUNT_KEY", folder / "service-account.key"),
-        (certs, "SERVICE_ACCOUNT_PUBLIC", folder / "service-account.pub"),
-        (certs, "MANIFEST", folder / "manifest.json"),
-        (paths, "KUBECONFIG", tmp_path / "kubeconfig"),
-        (paths, "STORAGE", tmp_path / "storage"),
-    ):
-        monkeypatch.setattr(module, name, value)
+    for name in ("CERTIFICATES", "KUBECONFIG", "STORAGE"):
+        monkeypatch.setattr(paths, name, tmp_path / name.lower())
+    for name in ("CA", "SERVICE_ACCOUNT_KEY", "SERVICE_ACCOUNT_PUBLIC", "MANIFEST"):
+        monkeypatch.setattr(certs, name, paths.CERTIFICATES / getattr(certs, name).name)
     assert certs.ensure()
     return tmp_path
 
