@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -138,13 +137,8 @@ def test_a_file_that_is_no_kubeconfig_is_one_line(text: str, tmp_path: Path) -> 
 def test_a_cluster_that_does_not_answer_is_one_line_with_the_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kubeconfig = {
-        "clusters": [{"name": "gone", "cluster": {"server": "https://127.0.0.1:1"}}],
-        "users": [{"name": "me", "user": {}}],
-        "contexts": [{"name": "gone", "context": {"cluster": "gone", "user": "me"}}],
-    }
-    (tmp_path / "config").write_text(json.dumps(kubeconfig))
-    job = TrainingJob.of(target.Target("gone", "space", "job", None, {}, kubeconfig=str(tmp_path / "config")))
+    (tmp_path / "config").write_text(KUBECONFIG % ("", ""))
+    job = TrainingJob.of(target.Target("anywhere", "space", "job", None, {}, kubeconfig=str(tmp_path / "config")))
     with pytest.raises(CommandError, match=r"^the cluster does not answer: [^\n]*Connection refused"):
         job.read()
     assert not caplog.records, "no warning for each retry"
