@@ -40,10 +40,10 @@ def under_mocks(stack: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measured(stack: str, runs: int = RUNS) -> dict[str, Any]:
+def measured(stack: str) -> dict[str, Any]:
     """Return the median of several runs."""
     under_mocks(stack)
-    found = [under_mocks(stack) for _ in range(runs)]
+    found = [under_mocks(stack) for _ in range(RUNS)]
     return {**found[0], "seconds": statistics.median(run["seconds"] for run in found)}
 
 

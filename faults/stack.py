@@ -152,7 +152,7 @@ class Stack:
     def _change(self, *arguments: str) -> str:
         return self.change([*self._pulumi(*arguments), "--color", "never"])
 
-    def change(self, command: list[str], seconds: float = 7200) -> str:
+    def change(self, command: list[str]) -> str:
         """Run a command that must succeed, such as one that changes the stack; return its output, which the log keeps.
 
         `tick`, or this process's end, ends it: once asked to stop, Pulumi finishes what it has begun."""
@@ -171,7 +171,7 @@ class Stack:
                 pass_fds=self.held,
             )
             try:
-                until(lambda: process.poll() is not None, seconds, " ".join(command[:3]), self.tick, pause=0.5)
+                until(lambda: process.poll() is not None, 7200, " ".join(command[:3]), self.tick, pause=0.5)
             finally:
                 if process.poll() is None:
                     self._stop(process)

@@ -8,6 +8,7 @@ trainer/Dockerfile. buildah builds and pushes each image, and again only when it
 
 import hashlib
 import json
+import platform
 import shutil
 import tempfile
 import time
@@ -163,16 +164,15 @@ def make_base_tar() -> None:
     BASE_TAR.with_suffix(".inputs").write_text(base_inputs())
 
 
-def own_sources(root: Path = Path("/")) -> list[str]:
+def own_sources() -> list[str]:
     """Return the host's package sources if it runs the same Debian: they are reachable. Else none: the defaults."""
     try:
-        release = (root / "etc/os-release").read_text()
+        release = platform.freedesktop_os_release()
     except OSError:
         return []
-    if f"VERSION_CODENAME={SUITE}" not in release or "ID=debian" not in release.splitlines():
+    if (release["ID"], release.get("VERSION_CODENAME")) != ("debian", SUITE):
         return []
-    for name in ("etc/apt/sources.list.d/debian.sources", "etc/apt/sources.list"):
-        path = root / name
+    for path in map(Path, ("/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list")):
         if path.exists() and any(line.startswith(("deb ", "URIs:")) for line in path.read_text().splitlines()):
             return [str(path)]
     return []

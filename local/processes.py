@@ -181,12 +181,12 @@ def wait(daemon: Daemon) -> None:
     )
 
 
-def last_lines(name: str, count: int = 3) -> str:
+def last_lines(name: str) -> str:
     """Return the end of a daemon's log, with the log's path, for an error message."""
     try:
         with log_path(name).open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 4000))
-            lines = log.read().decode(errors="replace").strip().splitlines()[-count:]
+            lines = log.read().decode(errors="replace").strip().splitlines()[-3:]
     except OSError:
         lines = ["no log"]
     return " | ".join(line[:300] for line in lines) + f" (log: {log_path(name)})"

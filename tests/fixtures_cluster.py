@@ -44,14 +44,14 @@ def namespace(environment: dict[str, str], **labels: str) -> Iterator[Kubectl]:
         call("delete", "namespace", name, "--wait=false")
 
 
-def local(*arguments: str, timeout: float = 1500) -> subprocess.CompletedProcess[str]:
+def local(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `trainyard local ARGUMENTS` as a user does."""
     return subprocess.run(
         [sys.executable, "-m", "cli", "local", *arguments],
         cwd=paths.ROOT,
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=1500,
     )
 
 

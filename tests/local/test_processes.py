@@ -33,8 +33,8 @@ def sleeper(tmp_path: Path) -> Iterator[Daemon]:
     processes.stop("sleeper")
 
 
-def pid(name: str = "sleeper") -> int:
-    record = processes.read_record(name)
+def pid() -> int:
+    record = processes.read_record("sleeper")
     assert record
     return record.pid
 
