@@ -14,6 +14,7 @@ from cli.__main__ import main
 from cli.target import STOPPED, Target
 from cli.training_status import TrainingStatus
 from infra.stackfiles import NODE_CONTEXT
+from tests.local.test_leftovers import stack, stack_with
 
 NOW = datetime.now(UTC)
 
@@ -21,13 +22,11 @@ NOW = datetime.now(UTC)
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two stacks on the node, one that is only made, and what Pulumi's own backend lists."""
-    folder = tmp_path / ".pulumi" / "stacks" / "trainyard"
-    folder.mkdir(parents=True)
-    for name, context in (("local", NODE_CONTEXT), ("local-sweep", NODE_CONTEXT), ("made", None)):
-        resources = [{"type": "pulumi:providers:kubernetes", "inputs": {"context": context}}] if context else []
-        (folder / f"{name}.json").write_text(json.dumps({"checkpoint": {"latest": {"resources": resources}}}))
+    for name in ("local", "local-sweep"):
+        stack(tmp_path, name, *stack_with(NODE_CONTEXT))
+    stack(tmp_path, "made")
     listed = [{"name": "gcp-c3", "resourceCount": 70}, {"name": "gcp-a100"}, {"name": "gcp-smoke", "resourceCount": 9}]
-    monkeypatch.setattr("infra.state.BACKEND", tmp_path)
+    monkeypatch.setattr("infra.state.BACKEND", tmp_path / ".local/state")
     monkeypatch.setattr(ps, "ask_pulumi", lambda *_: SimpleNamespace(returncode=0, stdout=json.dumps(listed)))
     monkeypatch.setattr(ps, "is_local", lambda name: name.startswith("local"))
 

@@ -20,6 +20,7 @@ from infra.stackfiles import NODE_CONTEXT, stack_file_values
 from infra.state import BUILT
 from review.recording import Recording, record_anywhere
 from tests.forked import fork
+from tests.local.test_leftovers import stack, stack_with
 from tests.standin.api_server import until
 
 #: Records what is typed; fails where a file $FAIL names the command; knows a stack with a training.
@@ -181,18 +182,6 @@ def test_ctrl_c_reaches_pulumi_which_ends_what_it_has_begun(terminal: bool, type
     assert typed.read_text() == "began\nended\n"
 
 
-def made(backend: Path, name: str, context: str | None) -> None:
-    """A stack's file as the backend of this machine keeps it."""
-    file = backend / ".pulumi" / "stacks" / "trainyard" / f"{name}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    inputs = {"inputs": {"context": context}} if context else {}
-    resources = [
-        {"type": "pulumi:providers:kubernetes", "urn": "x", **inputs},
-        {"type": "kubernetes:core/v1:Pod", "urn": "y"},
-    ]
-    file.write_text(json.dumps({"checkpoint": {"latest": {"resources": resources}}}))
-
-
 @pytest.mark.parametrize(
     ("others", "words", "answer", "stopped", "said"),
     [
@@ -212,14 +201,14 @@ def test_the_node_is_not_stopped_under_other_stacks_unasked(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("infra.state.BACKEND", tmp_path)
+    monkeypatch.setattr("infra.state.BACKEND", tmp_path / ".local/state")
     monkeypatch.setattr("cli.up._refuse_unasked", lambda *_: None)
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
     ran: list[tuple[str, ...]] = []
     monkeypatch.setattr("cli.up.run", lambda *command: ran.append(command) or 0)
     monkeypatch.setattr("cli.up.pulumi", lambda *_: pytest.fail("the stack itself never was up"))
     for name, context in {"local": NODE_CONTEXT, **others}.items():
-        made(tmp_path, name, context)
+        stack(tmp_path, name, *stack_with(context))
     assert main(["down", "--stack", "local", *words]) == 0
     shown = capsys.readouterr().err
     assert any(command[-2:] == ("local", "down") for command in ran) == stopped
