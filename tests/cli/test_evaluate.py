@@ -32,19 +32,15 @@ def template(recording: Recording) -> dict[str, Any]:
     return copy.deepcopy(recording.one("PodTemplate", VOLUME_ACCESS).inputs["template"])
 
 
-def made_of(stack: Recording, token: list[dict[str, Any]] | None = None, *more: str) -> dict[str, Any]:
-    worker = training(stack)["spec"]["template"]["spec"]
-    return evaluate.manifest(template(stack), worker, [*OPTIONS, *more], token or [])
-
-
 def pod_of(made: dict[str, Any]) -> dict[str, Any]:
     return made["spec"]["template"]["spec"]
 
 
 def test_the_job_has_a_workers_place_and_nothing_elastic() -> None:
     stack = recorded("gcp-a100")
-    made = made_of(stack)
-    spec, theirs = pod_of(made), pod_of(training(stack))
+    theirs = pod_of(training(stack))
+    made = evaluate.manifest(template(stack), theirs, OPTIONS, [])
+    spec = pod_of(made)
     (container,), (worker,) = spec["containers"], theirs["containers"]
     for name in ("nodeSelector", "tolerations", "securityContext"):
         assert spec[name] == theirs[name]

@@ -41,17 +41,17 @@ def test_the_commands_are_listed_and_a_configuration_is_read_without_any_sdk() -
         assert not {name.partition(".")[0] for name in told.split()} & {*SLOW} - needed
 
 
+#: Those of the commands about a stack that read its file.
+FILES = ("doctor", "cost", "prove", "up", "dev snapshot", "dev policy", "dev docker-login")
 #: Command -> the rest of its line, for all that are about a stack.
 OF_A_STACK = {
-    **dict.fromkeys(("doctor", "cost", "prove", "up"), ()),
-    **dict.fromkeys(("dev snapshot", "dev policy", "dev docker-login"), ()),
+    **dict.fromkeys(FILES, ()),
     **dict.fromkeys(("follow", "status", "logs", "stop", "resume", "board", "fetch", "runs", "compare"), ()),
     **dict.fromkeys(("sample", "chat", "export", "push"), ()),
     **dict.fromkeys(("upload", "rm", "ls", "du", "run"), ("here",)),
     "down": ("--yes",),
     "evaluate": ("--tasks", "x"),
 }
-FILES = ("doctor", "cost", "prove", "up", "dev snapshot", "dev policy", "dev docker-login")
 
 
 @pytest.fixture

@@ -36,8 +36,7 @@ class Checkout:
             source, copy = paths.ROOT / name, self.folder / name
             copy.parent.mkdir(exist_ok=True)
             shutil.copytree(source, copy) if source.is_dir() else shutil.copy2(source, copy)
-        values = (self.folder / "Pulumi.local.yaml").read_text()
-        assert "context: trainyard-local" in values
+        assert "context: trainyard-local" in (self.folder / "Pulumi.local.yaml").read_text()
         (self.folder / ".venv").symlink_to(paths.ROOT / ".venv")
         self.bin = folder / "bin"
         self.bin.mkdir()
