@@ -27,7 +27,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from cli import CommandError, last_line
-from cli.cluster import GoneError, as_json, asking, connect, ends, why_waiting
+from cli.cluster import GoneError, TrainingJob, as_json, asking, ends, why_waiting
 from cli.programs import find
 from cli.progress import Bar
 from cli.target import Target
@@ -185,7 +185,7 @@ def command_pod(target: Target, waiting: Callable[[str], None], change: Change |
     `change` gives the pod other resources, another place or more environment than the stack's template; that pod goes
     with the block. Raises CommandError: the stack has no PodTemplate, or the pod does not start.
     """
-    kubectl, core = kubectl_of(target), _core(target)
+    kubectl, core = kubectl_of(target), TrainingJob.of(target).core
     template, name = template_of(core, target.namespace), uuid.uuid4().hex[:12]
     if change:
         change(template["spec"])
@@ -199,10 +199,6 @@ def command_pod(target: Target, waiting: Callable[[str], None], change: Change |
         if change:
             with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
                 core.delete_namespaced_pod(pod.name, target.namespace, grace_period_seconds=1)
-
-
-def _core(target: Target) -> client.CoreV1Api:
-    return client.CoreV1Api(connect(target.context, target.kubeconfig))
 
 
 def template_of(core: client.CoreV1Api, namespace: str) -> dict[str, Any]:
@@ -264,7 +260,6 @@ def last_words(pod: dict[str, Any]) -> str:
 
 
 def _remove_ended(core: client.CoreV1Api, namespace: str) -> None:
-    """Remove the pods that ended."""
     ended = "status.phase!=Pending,status.phase!=Running"
     with contextlib.suppress(ApiException, urllib3.exceptions.HTTPError):
         core.delete_collection_namespaced_pod(namespace, label_selector=f"{LABEL}=true", field_selector=ended)

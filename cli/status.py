@@ -100,7 +100,6 @@ def _kinds(found: TrainingStatus) -> str:
 
 
 def screen(found: TrainingStatus, target: Target) -> Group:
-    """The whole screen."""
     parts: list[Any] = [_head(found, target), _training(found)]
     if "step" in found.figures and found.figures.get("steps"):
         # The bar does not end its line.

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def write(runs: Mapping[Trial, Result], path: Path, command: str) -> str:
-    """Write the page of all runs, and return it."""
     rows: list[tuple[object, ...]] = []
     parts: dict[float, float] = {}
     for size, vocabulary in dict.fromkeys((trial.size, trial.vocabulary) for trial in sorted(runs, key=_order)):

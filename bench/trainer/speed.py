@@ -181,7 +181,6 @@ def ours(settings: dict[str, Any], environment: dict[str, str], run: Path) -> di
 
 
 def parts(figures: dict[str, Any], command: str) -> list[str | list[str]]:
-    """Return the parts of the page."""
     order = sorted(figures.values(), key=lambda f: (f["preset"], f["precision"], f["micro_batch"], f["seconds"]))
     machines = sorted({figure["machine"] for figure in order})
     rows = (

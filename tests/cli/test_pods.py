@@ -62,7 +62,7 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     played = Cluster()
-    monkeypatch.setattr(pods, "_core", lambda _: played)
+    monkeypatch.setattr(pods.TrainingJob, "of", lambda _: SimpleNamespace(core=played))
     monkeypatch.setattr(pods, "find", lambda name: f"/bin/{name}")
     return played
 

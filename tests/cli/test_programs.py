@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli import CommandError, __main__, pods, programs
+from cli import CommandError, __main__, cluster, programs
 from tests.cli.cluster import TARGET
 
 
@@ -64,7 +64,7 @@ def test_what_is_missing_is_told_before_a_pod_starts(
     program(path, other, "rsync  version 3.5.0  protocol version 32")
     monkeypatch.setattr("cli.upload.volume_of", lambda *_: TARGET)
     monkeypatch.setattr("cli.fetch.target_of", lambda *_: TARGET)
-    monkeypatch.setattr(pods, "connect", lambda *_: pytest.fail("asked the cluster"))
+    monkeypatch.setattr(cluster, "connect", lambda *_: pytest.fail("asked the cluster"))
     monkeypatch.chdir(path)
     (path / "corpus").mkdir()
     (path / "corpus" / "a.txt").write_text("text")
