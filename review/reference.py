@@ -36,7 +36,7 @@ def table() -> str:
 
 def _row(path: str, field: FieldInfo) -> str:
     used = "".join(f" O{str(each)[1:]}." for each in conditions(field))
-    meaning = " ".join((field.description or "").split()) + used + _allowed(field)
+    meaning = (field.description or "") + used + _allowed(field)
     return f"| `{path}` | {_default(field)} | {_cell(meaning)} | {'; '.join(map(str, marks(field)))} |"
 
 
@@ -48,7 +48,7 @@ def figures() -> str:
         if isinstance(item, ast.ClassDef) and item.name == "StepFigures"
     )
     rows = [
-        f"| `{ast.unparse(field.target)}` | {_cell(' '.join(ast.literal_eval(sentence.value).split()))} |"
+        f"| `{ast.unparse(field.target)}` | {_cell(ast.literal_eval(sentence.value))} |"
         for field, sentence in zip(figures.body, figures.body[1:], strict=False)
         if isinstance(field, ast.AnnAssign) and isinstance(sentence, ast.Expr)
     ]
@@ -67,18 +67,14 @@ def _rows(name: str) -> Iterator[str]:
     """The row of a command, and of those in it."""
     command = load(name)
     arguments = [each.metavar or each.name.upper() for each in command.params if not each.opts[0].startswith("-")]
-    yield f"| `{' '.join(['trainyard', name, *arguments])}` | {_cell(_joined(command.help or COMMANDS[name][1]))} |"
+    yield f"| `{' '.join(['trainyard', name, *arguments])}` | {_cell(command.help or COMMANDS[name][1])} |"
     for each, found in getattr(command, "commands", {}).items():
-        yield f"| `trainyard {name} {each}` | {_cell(_joined(found.help))} |"
-
-
-def _joined(text: str) -> str:
-    """A docstring's paragraphs in one line."""
-    return " ".join(text.split())
+        yield f"| `trainyard {name} {each}` | {_cell(found.help)} |"
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    """A text's paragraphs in one line."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _default(field: Any) -> str:
