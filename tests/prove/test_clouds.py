@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -39,26 +40,19 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
     raise AssertionError(what)
 
 
-class GoogleAnswer:
-    def __init__(self, body: dict[str, Any], status: int = 200) -> None:
-        self.body, self.status_code, self.ok = body, status, status < 300
-
-    def json(self) -> dict[str, Any]:
-        return self.body
-
-
 class Session:
     """Google's answers by path; any other path has an empty answer."""
 
     def __init__(self, answers: dict[str, list[Any]]) -> None:
         self.answers, self.asked = answers, list[tuple[str, str]]()
 
-    def request(self, method: str, url: str, **_: Any) -> GoogleAnswer:
+    def request(self, method: str, url: str, **_: Any) -> Any:
         path = url.split("/v1/")[1]
         self.asked.append((method, path))
         found = self.answers.get(path) or [{}]
         answer = found.pop(0) if len(found) > 1 else found[0]
-        return GoogleAnswer({}, answer) if isinstance(answer, int) else GoogleAnswer(answer)
+        status, body = (answer, {}) if isinstance(answer, int) else (200, answer)
+        return SimpleNamespace(status_code=status, ok=status < 300, json=lambda: body)
 
 
 def google(**answers: list[Any]) -> tuple[Gcp, Session]:
@@ -173,16 +167,9 @@ class Wire:
             answer = answer.pop(0)
         status, body = answer if isinstance(answer, tuple) else (200, answer)
         content = body if isinstance(body, str) else json.dumps(body)
-        kind = {"x-amzn-errortype": body.get("__type", "")} if isinstance(body, dict) else {}
-        return AWSResponse(request.url, status, kind, Raw(content.encode()))  # pyrefly: ignore[bad-argument-type]
-
-
-class Raw:
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-
-    def stream(self) -> Iterator[bytes]:
-        yield self.body
+        kind: Any = {"x-amzn-errortype": body.get("__type", "")} if isinstance(body, dict) else {}
+        raw: Any = SimpleNamespace(stream=lambda: [content.encode()])
+        return AWSResponse(request.url, status, kind, raw)
 
 
 ROLE = "<Answer><CreateRoleResult><Role><Arn>arn:aws:iam::1:role/r</Arn></Role></CreateRoleResult></Answer>"
