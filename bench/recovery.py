@@ -20,7 +20,6 @@ from faults.lab import Lab, make_dataset
 from local import toolchain
 from trainer.contract import WORKER
 
-RESULTS = page.results() / "recovery.md"
 FAULTS = ("SIGKILL of a worker", "SIGTERM of a node")
 TIMES = 3
 STEPS = 20
@@ -79,7 +78,7 @@ def main() -> int:
     for fault, peer, ours in zip(FAULTS, *(zip(*results, strict=True) for results in found.values()), strict=True):
         rows.append((fault, shown(peer), shown(ours), f"{median(ours) / median(peer):.2f}"))
     page.write(
-        RESULTS,
+        page.results() / "recovery.md",
         "# Recovery, and torchrun's",
         f"`python -m bench.recovery`: {page.describe('torch')}; etcd {toolchain.version(toolchain.BY_NAME['etcd'])}; "
         f"{load}.",

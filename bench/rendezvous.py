@@ -30,7 +30,6 @@ from bench.trainer.setup import processor_seconds
 from faults.fault import until
 from faults.lab import etcd_command
 
-RESULTS = page.results() / "rendezvous.md"
 GROUPS = 4
 """Processes that run the agents."""
 REST_SECONDS = 20
@@ -190,7 +189,7 @@ def main() -> int:
             results.append(measure(members, Path(folder) / "etcd"))
         print(*page.figures([results[-1]]), sep="\n", flush=True)
     page.write(
-        RESULTS,
+        page.results() / "rendezvous.md",
         "# Rendezvous of many agents over one etcd",
         f"`python -m bench.rendezvous`; {page.describe('torch')}: for etcd and all agents. Agents are threads of "
         f"{GROUPS} processes without workers; keep-alive 5 s x 3 as shipped; nobody waits for a last call.",

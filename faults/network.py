@@ -6,7 +6,6 @@ from __future__ import annotations
 import secrets
 import subprocess
 
-SUBNET = "10.77.0"
 HUB = "hub"
 
 
@@ -30,7 +29,7 @@ class Network:
 
     def add(self, machine: str, number: int) -> None:
         """Add a machine with the address 10.77.0.NUMBER."""
-        space, self.addresses[machine] = self._space(machine), f"{SUBNET}.{number}"
+        space, self.addresses[machine] = self._space(machine), f"10.77.0.{number}"
         _ip("netns", "add", space)
         self._set(HUB, "add", f"v{number}", "type", "veth", "peer", "name", "eth0", "netns", space)
         self._set(HUB, "set", f"v{number}", "master", "br0", "up")

@@ -10,7 +10,6 @@ NEEDED = ("cpu", "cpuacct", "cpuset", "memory")
 # The same with version 2. Where the machine has hugetlb, the kubelet requires it in its group as well (Kubernetes 1.36,
 # cgroup_v2_manager_linux.go), and systemd delegates it to no group.
 UNIFIED = ("cpu", "cpuset", "memory", "pids")
-UNIFIED_OPTIONAL = ("hugetlb",)
 
 
 def is_unified(mount: Path = MOUNT) -> bool:
@@ -53,7 +52,7 @@ def ensure(mount: Path = MOUNT) -> None:
 def _hand_on(*groups: Path) -> None:
     """Enable the controllers in the children of each group. systemd takes from the root what no child passes on."""
     have = (groups[0] / "cgroup.controllers").read_text().split()
-    wanted = " ".join(f"+{controller}" for controller in (*UNIFIED, *UNIFIED_OPTIONAL) if controller in have)
+    wanted = " ".join(f"+{controller}" for controller in (*UNIFIED, "hugetlb") if controller in have)
     for group in groups:
         (group / "cgroup.subtree_control").write_text(wanted)
 

@@ -11,13 +11,12 @@ from local import api, certs, cgroups, credentials, kubeconfig, network, paths
 from local.processes import Daemon
 from local.toolchain import program
 
-TABLE = Path(__file__).with_suffix(".yaml")
 TEMPLATES = Path(__file__).with_name("etc")
 
 
 @functools.cache
 def table() -> dict[str, dict[str, Any]]:
-    return yaml.safe_load(TABLE.read_text())
+    return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 
 
 def daemon(name: str, health: Callable[[], str | None] | None = None, pause: str = "") -> Daemon:
