@@ -40,20 +40,14 @@ def under_mocks(stack: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measured(stack: str) -> dict[str, Any]:
-    """Return the median of several runs."""
-    under_mocks(stack)
-    found = [under_mocks(stack) for _ in range(RUNS)]
-    return {**found[0], "seconds": statistics.median(run["seconds"] for run in found)}
-
-
 def main() -> None:
     argparse.ArgumentParser(prog="python -m bench.preview", description=(__doc__ or "").split("\n\n")[0]).parse_args()
     rows = []
     for name in stacks():
-        found = measured(name)
-        sdks = ", ".join(sdk.removeprefix("pulumi_") for sdk in found["sdks"])
-        rows.append([name, found["resources"], f"{found['seconds']:.2f}", sdks])
+        under_mocks(name)
+        runs = [under_mocks(name) for _ in range(RUNS)]
+        sdks = ", ".join(sdk.removeprefix("pulumi_") for sdk in runs[0]["sdks"])
+        rows.append([name, runs[0]["resources"], f"{statistics.median(run['seconds'] for run in runs):.2f}", sdks])
     text = page.write(
         page.results() / "preview.md",
         "# Time of the program at preview",

@@ -16,10 +16,6 @@ def test_the_program_needs_what_makes_a_cluster_and_what_runs_on_it_alone() -> N
     assert set(imported) - sys.stdlib_module_names == {"pulumi", "infra", "workloads"}
 
 
-#: Kind of cluster -> a stack of it.
-ONE_OF_EACH = {cluster_kind(stack_file_values(name)): name for name in stacks()}
-
-
 #: Records a stack, and each other one in a copy of the process that has recorded the first.
 PROGRAM = """import os, sys
 from review.recording import record_anywhere
@@ -38,7 +34,8 @@ for at, stack in enumerate(sys.argv[1:]):
 def test_a_stack_imports_the_sdks_that_it_uses() -> None:
     """Each SDK costs half a second or more at every preview. After one that has none, another shows its own."""
     kinds = ("existing", "gke", "eks")
-    command = [sys.executable, "-c", PROGRAM, *(ONE_OF_EACH[kind] for kind in kinds)]
+    one_of_each = {cluster_kind(stack_file_values(name)): name for name in stacks()}
+    command = [sys.executable, "-c", PROGRAM, *(one_of_each[kind] for kind in kinds)]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     for kind, names in zip(kinds, told, strict=True):
         own = CLOUDS[kind].sdk.replace("-", "_")
