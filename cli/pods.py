@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from subprocess import PIPE
-from typing import IO, Any
+from typing import Any
 
 import urllib3.exceptions
 from kubernetes import client
@@ -151,8 +151,7 @@ def started(command: list[str], **options: Any) -> Iterator[subprocess.Popen[byt
     finally:
         if process.poll() is None:
             process.terminate()
-        pipes: list[IO[bytes]] = [pipe for pipe in (process.stdin, process.stdout) if pipe]
-        for pipe in pipes:
+        for pipe in filter(None, (process.stdin, process.stdout)):
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
         process.wait()
