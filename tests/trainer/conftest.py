@@ -23,6 +23,7 @@ from tests.ports import free_port
 from tests.trainer import processes
 from tests.trainer.processes import PRELOAD, ROOT, Launcher, Workers, run_worker, start_round
 from trainer import log, prepare
+from trainer.checkpoint.format import Checkpoint, newest_checkpoint
 from trainer.data import shards
 from trainer.record import INCIDENTS
 
@@ -33,6 +34,8 @@ hypothesis_settings.load_profile("shared-cores")
 __all__ = ["PRELOAD", "ROOT", "Launcher", "Workers", "run_worker"]
 
 Metrics = list[dict[str, Any]]
+Start = Callable[..., Workers]
+Settings = Callable[..., list[str]]
 
 can_compile = pytest.mark.skipif(
     not shutil.which("g++") or not Path(sysconfig.get_path("include"), "Python.h").exists(),
@@ -140,6 +143,22 @@ def losses(run: Path) -> dict[int, float]:
     found = [(line["step"], line["loss"]) for line in metrics(run) if "loss" in line]
     assert len(found) == len(dict(found)), f"steps logged twice: {[step for step, _ in found]}"
     return dict(found)
+
+
+def done(run: Path) -> dict[str, Any]:
+    """What a run that is finished has written last."""
+    return json.loads((run / "DONE").read_text("utf-8"))
+
+
+def status(run: Path) -> dict[str, Any]:
+    return json.loads((run / "status.json").read_text("utf-8"))
+
+
+def newest(run: Path) -> Checkpoint:
+    """The newest checkpoint of a run that has one."""
+    found = newest_checkpoint(run)
+    assert found is not None
+    return found
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:

@@ -16,6 +16,11 @@ from torch.nn import functional as F
 
 from tests.ports import free_port
 from tests.trainer.processes import context
+from trainer.config.schema import load
+from trainer.models import adapters
+from trainer.parallel.world import World, join, leave_group
+from trainer.tasks.work import Work
+from trainer.train.feed import Feed
 
 PER_STEP = 4
 """Micro-batches in a step, of 2 examples each."""
@@ -58,8 +63,6 @@ class Batches:
 
 def place(rank: int = 0, size: int = 1, device: str | torch.device = "cpu") -> Any:
     """The World of one worker, without a process group."""
-    from trainer.parallel.world import World
-
     return World(rank, size, local_rank=rank, round=1, device=torch.device(device))
 
 
@@ -70,8 +73,6 @@ def work() -> Any:
 
 def only_steps(net: Any, module: Any, tokens: int, samples: int) -> Any:
     """The Work of an engine that only makes steps: without data, and nothing is saved."""
-    from trainer.tasks.work import Work
-
     nothing: Any = None
     return Work(
         net=net,
@@ -89,9 +90,6 @@ def only_steps(net: Any, module: Any, tokens: int, samples: int) -> Any:
 
 def steps(engine: Any, world: Any, first: int, last: int, batches: Any = None) -> list[dict[str, Any]]:
     """Make steps first+1 to last; return the outcome of each and the weights after it."""
-    from trainer.models import adapters
-    from trainer.train.feed import Feed
-
     feed = Feed(batches or Batches(), world, first, engine.equal_turns)
     found = []
     for _ in range(first, last):
@@ -145,8 +143,6 @@ def in_turn(world: Any, task: Callable[..., Any], variants: list[Any]) -> list[A
 def _run(rank: int, world: int, port: int, task: Callable[..., Any], arguments: tuple[Any, ...], path: str) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    from trainer.parallel.world import join, leave_group
-
     torch.set_num_threads(1)
     joined = join(30)
     torch.save(task(joined, *arguments), path)
@@ -155,8 +151,6 @@ def _run(rank: int, world: int, port: int, task: Callable[..., Any], arguments: 
 
 
 def configuration(**changes: Any) -> Any:
-    from trainer.config.schema import load
-
     values = {"data.directory": "/none", "run.directory": "/none"}
     values |= {key.replace("__", "."): value for key, value in changes.items()}
     return load([f"{key}={value}" for key, value in values.items()])

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.trainer import toy
 from tests.trainer.checkpoint.saving import Training, killed_while_saving, trained
-from tests.trainer.conftest import Disk
+from tests.trainer.conftest import Disk, newest
 from trainer.checkpoint.format import (
     Checkpoint,
     clean,
@@ -37,12 +37,6 @@ def save(run: Path, step: int, seed: int = 1, keep: int = 9) -> Path:
     path = saver.save(step, training.snapshot(validation_loss=5.0))
     saver.wait()
     return path
-
-
-def newest(run: Path) -> Checkpoint:
-    found = newest_checkpoint(run)
-    assert found is not None
-    return found
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainer.checkpoint.test_checkpoint import Training, newest
+from tests.trainer.checkpoint.saving import Training
+from tests.trainer.conftest import newest
 from trainer.checkpoint.format import list_checkpoints, newest_checkpoint, step_of
 from trainer.checkpoint.saver import Saver
 from trainer.config.settings import Checkpoint as Settings

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.trainer.conftest import Workers, losses, reached, wait_until
-from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
-
-Start = Callable[[int, list[str]], Workers]
-Settings = Callable[..., list[str]]
+from tests.trainer.conftest import Settings, Start, losses, newest, reached, wait_until
+from trainer.checkpoint.format import list_checkpoints
 
 
 def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before_and_loses_nothing(
@@ -23,15 +19,14 @@ def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before_an
     wait_until(lambda: reached(broken, 10), 60, "step 10")
     second.kill()
     second.wait()
-    newest = newest_checkpoint(broken)
-    assert newest is not None
-    file = newest.path / "model" / "model.safetensors"
+    damaged = newest(broken)
+    file = damaged.path / "model" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     assert first.wait() == [0], first.output
     third = start_workers(1, settings(broken, **changes))
     assert third.wait() == [0], third.output
-    assert f"event=checkpoint_damaged path={newest.path} action=skipped" in third.output
-    assert f"event=resume step={newest.step - 3} " in third.output
+    assert f"event=checkpoint_damaged path={damaged.path} action=skipped" in third.output
+    assert f"event=resume step={damaged.step - 3} " in third.output
     assert losses(broken) == losses(straight)
 
 

@@ -11,6 +11,7 @@ import struct
 import threading
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -128,8 +129,6 @@ def with_password(server: EtcdServer) -> None:
     post(server, "/auth/user/grant", user="root", role="root") if post(server, "/auth/role/add", name="root") else None
     post(server, "/auth/user/add", name="trainer", password="good")
     post(server, "/auth/role/add", name="rendezvous")
-    from base64 import b64encode
-
     ours = {"key": b64encode(b"/trainyard/").decode(), "range_end": b64encode(b"/trainyard0").decode()}
     post(server, "/auth/role/grant", name="rendezvous", perm={"permType": "READWRITE", **ours})
     post(server, "/auth/user/grant", user="trainer", role="rendezvous")

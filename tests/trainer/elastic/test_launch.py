@@ -15,10 +15,21 @@ from typing import Any
 import pytest
 
 from tests.trainer import processes
-from tests.trainer.conftest import EtcdServer, Launcher, losses, reached, termination, wait_until
+from tests.trainer.conftest import (
+    EtcdServer,
+    Launcher,
+    Settings,
+    done,
+    losses,
+    newest,
+    reached,
+    status,
+    termination,
+    wait_until,
+)
 from tests.trainer.processes import HOLD, ROOT
 from trainer import launch
-from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
+from trainer.checkpoint.format import list_checkpoints
 from trainer.config.schema import load
 from trainer.data.batches import open_dataset
 from trainer.elastic import nursery
@@ -28,7 +39,6 @@ from trainer.errors import Stop
 from trainer.files import write_json
 
 Start = Callable[..., Launcher]
-Settings = Callable[..., list[str]]
 
 
 def test_a_lost_node_is_replaced_and_no_step_is_lost(start_launcher: Start, settings: Settings, tmp_path: Path) -> None:
@@ -57,7 +67,7 @@ def test_a_lost_node_is_replaced_and_no_step_is_lost(start_launcher: Start, sett
     assert late.output.startswith("event=done step=40 ")
     words = termination(tmp_path, 3)
     assert words["step"] == 40
-    assert words == {**json.loads((run / "DONE").read_text()), "sample": words["sample"]}
+    assert words == {**done(run), "sample": words["sample"]}
 
 
 def test_a_newcomer_is_taken_in_and_a_notice_costs_no_step(
@@ -73,7 +83,7 @@ def test_a_newcomer_is_taken_in_and_a_notice_costs_no_step(
     assert "event=checkpoint step=" in joined, "the workers save before they make room"
     step = max(losses(tmp_path))
     wait_until(lambda: reached(tmp_path, step + 10), 60, "both nodes train")
-    causes = [each["cause"] for each in json.loads((tmp_path / "status.json").read_text())["incidents"]]
+    causes = [each["cause"] for each in status(tmp_path)["incidents"]]
     # On a busy machine an exchange may be slow, too.
     assert [each for each in causes if each.startswith("round")] == ["round 1 ended: 1 worker to join"]
 
@@ -82,9 +92,7 @@ def test_a_newcomer_is_taken_in_and_a_notice_costs_no_step(
     assert termination(tmp_path, 0)["state"] == "terminated"
     wait_until(lambda: "event=round round=3 world_size=1 rank=0" in second.output, 60, "the other goes on alone")
     wait_until(lambda: "event=resume step=" in second.output.split("event=round round=3")[1], 60, "from the checkpoint")
-    found = newest_checkpoint(tmp_path)
-    assert found is not None
-    assert f"event=resume step={found.step} " in second.output.split("event=round round=3")[1]
+    assert f"event=resume step={newest(tmp_path).step} " in second.output.split("event=round round=3")[1]
     second.terminate()
     assert second.wait(40) == 143
 

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.conftest import EtcdServer, Launcher, wait_until
+from tests.trainer.conftest import EtcdServer, Launcher, Settings, wait_until
 from tests.trainer.elastic.test_hostile_state import EtcdPlace, changed
 from trainer import launch
 from trainer.elastic import nursery
 from trainer.elastic.rendezvous import OWNER
-
-Settings = Callable[..., list[str]]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tests.trainer import toy
-from tests.trainer.conftest import Workers, losses
+from tests.trainer.conftest import Settings, Start, done, losses
 from trainer.checkpoint.format import checkpoint_folder, load_weights
 from trainer.data.batches import open_dataset
 from trainer.errors import UserError
@@ -193,10 +193,7 @@ def kept(run: Callable[[], torch.Tensor]) -> int:
 
 
 def test_a_llama_from_its_config_trains_and_loads_as_any_model_does(
-    start_workers: Callable[[int, list[str]], Workers],
-    settings: Callable[..., list[str]],
-    dataset: Path,
-    tmp_path: Path,
+    start_workers: Start, settings: Settings, dataset: Path, tmp_path: Path
 ) -> None:
     AutoConfig.for_model("llama", **GROUPED).to_json_file(tmp_path / "llama.json")
 
@@ -206,7 +203,7 @@ def test_a_llama_from_its_config_trains_and_loads_as_any_model_does(
         workers = start_workers(world, settings(run, model__config=tmp_path / "llama.json", **given))
         assert workers.wait(120) == [0] * world, workers.output
         assert "event=first_loss_unexpected" not in workers.output
-        return json.loads((run / "DONE").read_text())
+        return done(run)
 
     straight, both = train("straight"), train("two", world=2, model__checkpointing="true")
     saved = Path(straight["checkpoint"]) / "model"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.trainer import toy
-from tests.trainer.conftest import Workers
+from tests.trainer.conftest import Settings, Start
 from tests.trainer.models.test_causal import FAMILIES, GROUPED, SMALL, network
 from trainer.errors import UserError
-from trainer.models import networks
+from trainer.models import checks, networks
 from trainer.tasks import pretrain
 
 EXPERTS = GROUPED | {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
@@ -69,15 +68,11 @@ def test_a_sound_model_passes_and_nothing_of_it_changes(name: str, dataset: Path
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_passes_with_large_weights_in_half_precision(family: str) -> None:
-    from trainer.models import checks
-
     checks.check("model.name", networks.module(network(family).to(torch.bfloat16)), torch.bfloat16)
 
 
 def test_half_precision_hides_no_loss_that_a_model_adds() -> None:
     """Bamba's z-loss, half a percent of the whole."""
-    from trainer.models import checks
-
     state = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "attn_layer_indices": [1]}
     shape: Any = AutoConfig.for_model("bamba", **GROUPED, **state, z_loss_coefficient=1e-3)
     net: Any = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16)
@@ -93,9 +88,7 @@ def test_a_model_that_learns_something_else_is_refused_in_one_line(name: str, da
     assert "\n" not in str(raised.value)
 
 
-def test_a_run_ends_before_its_first_step(
-    start_workers: Callable[[int, list[str]], Workers], settings: Callable[..., list[str]], tmp_path: Path
-) -> None:
+def test_a_run_ends_before_its_first_step(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
     AutoConfig.for_model("bert", **SMALL).to_json_file(tmp_path / "bert.json")
     workers = start_workers(2, settings(tmp_path / "run", model__config=tmp_path / "bert.json"))
     assert workers.wait() == [42, 42]

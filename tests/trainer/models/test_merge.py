@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import Linear
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from trainer.errors import UserError
@@ -99,8 +100,6 @@ def test_what_is_exported_has_the_logits_of_the_adapter(kind: str, tied: bool, n
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_merge_that_computes_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from peft.tuners.lora import Linear
-
     adapter = made(tmp_path, "llama", True, SETTINGS["a layer and the head"])
     plain = Linear.get_delta_weight
     monkeypatch.setattr(Linear, "get_delta_weight", lambda layer, name: plain(layer, name) * 1.01)

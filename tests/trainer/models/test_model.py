@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.bert.configuration_bert import BertConfig
 from transformers.models.bert.modeling_bert import BertModel
 
-from tests.trainer.conftest import Workers
+from tests.trainer.conftest import Settings, Start, done
 from trainer.config.presets import PRESETS
 from trainer.errors import UserError
 from trainer.models import gpt2, networks
 from trainer.models.gpt2 import LanguageModel
 
-Start = Callable[[int, list[str]], Workers]
-Settings = Callable[..., list[str]]
 INPUTS = torch.arange(40).reshape(2, 20)
-
-
-def done(run: Path) -> dict[str, Any]:
-    return json.loads((run / "DONE").read_text())
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.trainer import toy
-from tests.trainer.conftest import Workers, losses, metrics
-from trainer.checkpoint.format import load_optimizer, newest_checkpoint
+from tests.trainer.conftest import Settings, Start, done, losses, metrics, newest
+from trainer.checkpoint.format import load_optimizer
 from trainer.data.batches import open_dataset
+from trainer.parallel import ddp as engine_ddp
+from trainer.parallel.ddp import DdpEngine
+from trainer.parallel.world import World
 from trainer.tasks.pretrain import Validation
-
-Start = Callable[[int, list[str]], Workers]
-Settings = Callable[..., list[str]]
+from trainer.train import feed
+from trainer.train.loop import Loop, build_engine
+from trainer.train.metrics import Reporter
 
 SMALL = {
     "micro_batch": 4,
@@ -33,12 +34,6 @@ SMALL = {
 def curve(run: Path) -> list[float]:
     """Losses, then gradient norms, which show what AdamW would hide: a gradient that is wrong by a factor."""
     return [*losses(run).values(), *(line["gradient_norm"] for line in metrics(run) if "gradient_norm" in line)]
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    found = newest_checkpoint(run)
-    assert found is not None
-    return load_file(found.path / "model" / "model.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +71,6 @@ def test_deepspeed_computes_the_same_run_and_resumes_at_other_sizes_stages_and_e
 
 def driven(world: Any, given: tuple[dict[str, Any], torch.dtype, int]) -> list[dict[str, Any]]:
     """Some steps of the toy with these settings, in this type."""
-    from trainer.train.loop import build_engine
-
     changes, dtype, count = given
     return toy.steps(build_engine(toy.work(), toy.configuration(**changes), world, dtype), world, 0, count)
 
@@ -121,8 +114,6 @@ def test_an_overflow_on_one_worker_is_skipped_by_all(two: list[Any]) -> None:
 
 def test_a_loss_scale_that_was_found_is_resumed() -> None:
     """Otherwise the first steps of every attempt would overflow and be skipped."""
-    from trainer.parallel.ddp import DdpEngine
-
     former, resumed = (DdpEngine(toy.work(), toy.configuration(), toy.place(), torch.float16) for _ in range(2))
     former.accumulate(tuple(map(torch.from_numpy, toy.Batches().get(2, 1))), 1.0, last=True)
     assert float(former.step(0.01).skipped) == 1
@@ -145,8 +136,6 @@ def test_gradients_of_three_workers_are_those_of_one_big_batch(three: list[Any])
 @pytest.mark.parametrize(("clip", "left"), [(1e-3, 1e-3), (0.0, None)])
 def test_a_gradient_is_shortened_to_what_is_allowed_or_left_alone(clip: float, left: float | None) -> None:
     """AdamW hides it: its first updates have the same size whatever the gradient's."""
-    from trainer.parallel.ddp import DdpEngine
-
     engine = DdpEngine(toy.work(), toy.configuration(optimizer__clip=clip), toy.place(), torch.float32)
     engine.accumulate(tuple(map(torch.from_numpy, toy.Batches().get(0, 0))), 1.0, last=True)
     before = float(engine._clip_gradients())
@@ -167,8 +156,6 @@ def test_compressed_gradients_stay_close_and_halve_the_bytes(two: list[Any]) -> 
 
 
 def sent_and_weights(world: Any, compression: str) -> dict[str, Any]:
-    from trainer.train.loop import build_engine
-
     config = toy.configuration(communication__compression=compression)
     built = build_engine(toy.work(), config, world, torch.float32)
     weights = toy.steps(built, world, 0, 2)[-1]["weights"]
@@ -190,25 +177,19 @@ def test_the_modern_recipe_learns_and_resumes_exactly(
     assert second.wait() == [0], second.output
     assert list(losses(broken).values()) == pytest.approx(list(losses(whole).values()), abs=1e-4)
     assert losses(whole)[10] < losses(whole)[1] - 0.25
-    found = newest_checkpoint(whole)
-    assert found is not None
-    state = load_optimizer(found.path)
+    state = load_optimizer(newest(whole).path)
     assert set(state["model.layers.0.self_attn.q_proj.weight"]) == {"momentum_buffer"}
     assert set(state["model.embed_tokens.weight"]) == {"exp_avg", "exp_avg_sq", "step"}
-    loaded = AutoModelForCausalLM.from_pretrained(found.path / "model", dtype=torch.float32)
+    loaded = AutoModelForCausalLM.from_pretrained(newest(whole).path / "model", dtype=torch.float32)
     assert (loaded.config.model_type, loaded.config.max_position_embeddings) == ("qwen3", 32)
     assert loaded.generation_config.eos_token_id == loaded.config.eos_token_id is not None
     tokens = open_dataset(str(dataset)).validation
     validation = Validation(tokens, 32, 4, 1, 4, tokenizer=dataset / "tokenizer.json")
     plain = validation.loss(toy.Stock(loaded), toy.place(), torch.float32)
-    assert plain == pytest.approx(json.loads((whole / "DONE").read_text())["validation_loss"], rel=1e-5)
+    assert plain == pytest.approx(done(whole)["validation_loss"], rel=1e-5)
 
 
 def step_with_notice(world: Any, folder: Path) -> tuple[bool, bool]:
-    from trainer.train import feed
-    from trainer.train.loop import Loop
-    from trainer.train.metrics import Reporter
-
     config = toy.configuration()
     loop = Loop(toy.work(), config, folder, world, torch.float32, Reporter(folder, config, world))
     loop.notice.given = world.first  # before the step began
@@ -224,9 +205,6 @@ def test_a_step_given_up_between_uneven_shares_leaves_nobody_waiting(three: list
 
 
 def test_data_parallelism_is_asked_for_in_words_of_every_torch_from_2_11_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainer.parallel import ddp as engine_ddp
-    from trainer.parallel.world import World
-
     class Module(torch.nn.Module):
         """DistributedDataParallel as far as torch 2.11 and 2.15 call its arguments by the same names."""
 

@@ -12,6 +12,8 @@ import torch
 
 from tests.gpu import small
 from tests.trainer import toy
+from trainer.train.feed import Feed
+from trainer.train.loop import build_engine
 
 ENGINES: list[dict[str, Any]] = [
     {"communication__compression": "bf16"},
@@ -36,8 +38,6 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, Any]]:
 
 def straight_and_resumed(world: Any, changes: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Four steps; the same with a new engine after two, from what a checkpoint would hold."""
-    from trainer.train.loop import build_engine
-
     config = toy.configuration(**changes)
     whole = toy.steps(build_engine(toy.work(), config, world, torch.bfloat16), world, 0, 4)
     built = build_engine(toy.work(), config, world, torch.bfloat16)
@@ -77,9 +77,6 @@ def test_deepspeeds_bf16_mode_makes_ddps_steps_in_no_more_bytes_and_resumes_exac
 
 def seconds_waited(world: Any) -> float:
     """Seconds of exchange in a step that the second worker begins 0.5 s late, after two that both begin together."""
-    from trainer.train.feed import Feed
-    from trainer.train.loop import build_engine
-
     built = build_engine(toy.work(), toy.configuration(), world, torch.float32)
     feed = Feed(toy.Batches(), world, 0, built.equal_turns)
     for number in (1, 2, 3):  # in the second, DDP lets its buckets be rebuilt
@@ -102,8 +99,6 @@ def test_ddp_tells_how_long_computing_waited_for_the_others(engines: list[tuple[
 
 def windows_of(world: Any) -> dict[str, torch.Tensor]:
     """The weights of GPT-2 after two steps of eight micro-batches, of which this worker makes every `size`th."""
-    from trainer.train.loop import build_engine
-
     device = torch.device("cpu")
     built = build_engine(small.work(device), toy.configuration(), world, torch.bfloat16)
     small.steps(built, device, 0, 2, range(world.rank, 8, world.size))

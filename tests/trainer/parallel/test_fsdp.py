@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.trainer import toy
-from tests.trainer.conftest import Workers, losses
+from tests.trainer.conftest import Settings, Start, losses
+from trainer.models import networks
+from trainer.parallel import muon
+from trainer.train.feed import turns
+from trainer.train.loop import build_engine
 
 WORDS, LENGTH = 96, 24
 WORLDS = (1, 3)
@@ -52,11 +58,6 @@ class Rows:
 
 
 def work(shape: dict[str, Any], engine: str, checkpointing: bool = False) -> Any:
-    from dataclasses import replace
-
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    from trainer.models import networks
 
     config = AutoConfig.for_model(**shape)
     networks._drop_nothing(config)
@@ -67,15 +68,11 @@ def work(shape: dict[str, Any], engine: str, checkpointing: bool = False) -> Any
 
 
 def build(world: Any, made: Any, engine: str, dtype: torch.dtype, **changes: Any) -> Any:
-    from trainer.train.loop import build_engine
-
     return build_engine(made, toy.configuration(engine__name=engine, **changes), world, dtype)
 
 
 def steps(world: Any, engine: Any, first: int, last: int) -> list[float]:
     """Make steps; return the mean loss and the gradient's norm of each."""
-    from trainer.train.feed import turns
-
     found = []
     for number in range(first, last):
         total, plan = torch.zeros(()), turns(toy.PER_STEP, world, engine.equal_turns)
@@ -98,8 +95,6 @@ def by_all_engines(world: Any, folder: Path) -> dict[str, Any]:
     Loaded optimizer state shows in the second of these. In fp32, DDP runs on one worker alone: it is the reference for
     any number of workers.
     """
-    from trainer.parallel import muon
-
     muon.product_type = lambda _: torch.float32  # pyrefly: ignore[bad-assignment]  # for one result on all machines
     found: dict[str, Any] = {}
     for name, (shape, changes) in SHAPES.items():
@@ -176,11 +171,7 @@ def test_what_one_engine_saved_another_takes_up_at_another_size(runs: Runs, chan
         assert runs[3][0][f"{name} {change}"] == pytest.approx(straight, rel=2e-5)
 
 
-def test_its_run_is_taken_up_by_deepspeed(
-    start_workers: Callable[[int, list[str]], Workers],
-    settings: Callable[..., list[str]],
-    tmp_path: Path,
-) -> None:
+def test_its_run_is_taken_up_by_deepspeed(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
     """Llama from its config.json by two workers; then one worker under DeepSpeed goes on with the same curve."""
     shape = tmp_path / "llama.json"
     shape.write_text(json.dumps(LLAMA | {"vocab_size": 500}))
@@ -203,8 +194,6 @@ def test_its_run_is_taken_up_by_deepspeed(
 
 def said_and_sent(world: Any) -> tuple[int, float]:
     """The bytes of a step that the engine reports, and those that a ring sends."""
-    import torch.distributed as dist
-
     sent, part = 0.0, (world.size - 1) / world.size
 
     def counted(name: str) -> Any:

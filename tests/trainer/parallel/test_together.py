@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,13 @@ import torch
 from torch._dynamo.utils import counters
 
 from tests.trainer import toy
-from tests.trainer.conftest import losses
-from tests.trainer.processes import Workers, run_worker
+from tests.trainer.conftest import Settings, Start, losses
+from tests.trainer.processes import run_worker
 from trainer.checkpoint.format import Checkpoint, verify_checkpoint, write_manifest
 from trainer.config.schema import load
 from trainer.errors import UserError
 from trainer.train import compiled
 
-Start = Callable[..., Workers]
-Settings = Callable[..., list[str]]
 SCALE = 40
 """Divides times and timeouts here."""
 TIMEOUT = 120 // SCALE

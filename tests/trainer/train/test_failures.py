@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,25 +15,24 @@ import torch
 import torch.distributed as dist
 
 from tests.trainer import toy
-from tests.trainer.processes import Workers, run_worker
+from tests.trainer.conftest import Settings, Start
+from tests.trainer.processes import run_worker
 from trainer.config.schema import Config
 from trainer.contract import DEVICE, EXIT_FATAL
 from trainer.errors import BrokenNode, Retry, TrainingError, UserError
+from trainer.parallel.ddp import DdpEngine
 from trainer.tasks.work import Work
 from trainer.train import __main__ as worker
 from trainer.train import failures
 from trainer.train.__main__ import agreed_work, train
 from trainer.train.metrics import machine
 
-Start = Callable[..., Workers]
-Settings = Callable[..., list[str]]
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 39.39 GiB"
 OTHER = "CUDA error: an illegal memory access was encountered"
 
 
 def full_at_once(environment: dict[str, str], arguments: list[str], log: str) -> None:
     """Let the device of the second worker be full at its first update."""
-    from trainer.parallel.ddp import DdpEngine
 
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError(FULL)

@@ -18,7 +18,7 @@ import pytest
 
 from tests.ports import free_port
 from tests.trainer import toy
-from tests.trainer.conftest import wait_until
+from tests.trainer.conftest import status, wait_until
 from trainer.errors import Retry, TrainingError, UserError
 from trainer.train.metrics import Reporter, StepFigures
 
@@ -79,8 +79,8 @@ def test_the_figures_of_a_step_are_in_the_file_the_status_and_the_log(
     assert second["loss_scale"] is None
     assert not any(key.startswith("activations") for key in second)
     assert set(StepFigures.__dataclass_fields__) - {"activations"} < set(second)
-    status = json.loads((tmp_path / "status.json").read_text())
-    assert (status["step"], status["loss"], status["tokens_per_second"]) == (20, 3.25, 1234.5)
+    told = status(tmp_path)
+    assert (told["step"], told["loss"], told["tokens_per_second"]) == (20, 3.25, 1234.5)
     said = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("record ")]
     assert said[0].startswith("step=10 steps=100 loss=3.2500 ")
     assert " mfu=0.400 " in said[0]
@@ -211,7 +211,7 @@ def test_of_two_trainings_that_do_not_see_each_other_the_newer_writes(
     cut_off.close()
     newer.training(figures(30))
     assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(10, 3.25), (20, 3.25), (30, 3.25)]
-    assert json.loads((tmp_path / "status.json").read_text())["state"] == "training"
+    assert status(tmp_path)["state"] == "training"
 
 
 def test_a_training_that_fails_before_it_writes_says_so_and_ends_no_other(tmp_path: Path) -> None:
@@ -220,11 +220,11 @@ def test_a_training_that_fails_before_it_writes_says_so_and_ends_no_other(tmp_pa
     older.training(figures(10))
     newcomer = Reporter(tmp_path, toy.configuration(), toy.place())
     newcomer.end("failed", UserError("holds another model"))
-    told = json.loads((tmp_path / "status.json").read_text())
+    told = status(tmp_path)
     assert (told["state"], told["message"]) == ("failed", "holds another model")
     assert (told["step"], told["loss"]) == (10, 3.25), "the figures of the run stay"
     older.training(figures(20))
-    assert json.loads((tmp_path / "status.json").read_text())["state"] == "training"
+    assert status(tmp_path)["state"] == "training"
 
 
 def test_a_disk_that_is_full_as_a_run_resumes_does_not_make_the_former_attempt_another_training(
@@ -241,7 +241,7 @@ def test_a_disk_that_is_full_as_a_run_resumes_does_not_make_the_former_attempt_a
         resumed = reporter(tmp_path, step=10)
         resumed.status(state="compiling")
     resumed.training(figures(20))
-    assert json.loads((tmp_path / "status.json").read_text())["step"] == 20
+    assert status(tmp_path)["step"] == 20
     with pytest.raises(Retry):
         former.training(figures(20))
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests.trainer import toy
-from trainer.checkpoint.format import newest_checkpoint
+from tests.trainer.conftest import done, newest, status
 from trainer.config import schema as config
 from trainer.errors import Stopped, TrainingError
 from trainer.parallel.engine import Outcome
@@ -205,10 +205,7 @@ def told_of_data(run: Path) -> list[list[str]]:
         with contextlib.redirect_stdout(io.StringIO()) as said:
             train(work, toy.configuration(steps=steps, run__directory=run), run, toy.place())
         told.append([line for line in said.getvalue().splitlines() if "key=data" in line])
-        found = newest_checkpoint(run)
-        assert found is not None
-        kept = [json.loads((run / name).read_text())["data"] for name in ("status.json", "DONE")]
-        assert [found.state["data"], *kept] == [data] * 3
+        assert [found["data"] for found in (newest(run).state, status(run), done(run))] == [data] * 3
     return told
 
 

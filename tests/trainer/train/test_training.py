@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 import shutil
 import signal
@@ -16,26 +15,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.trainer.conftest import Launcher, Workers, losses, metrics, reached, wait_until
+from tests.trainer.conftest import Launcher, Settings, Start, done, losses, metrics, newest, reached, status, wait_until
 from tests.trainer.processes import run_worker
 from trainer.checkpoint import saver
-from trainer.checkpoint.format import list_checkpoints, newest_checkpoint
+from trainer.checkpoint.format import list_checkpoints
 from trainer.train import __main__ as train
 
 PATIENCE = 240
 """Seconds: what takes 10 s on an idle machine takes minutes on a shared one."""
-Start = Callable[..., Workers]
-Settings = Callable[..., list[str]]
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    found = newest_checkpoint(run)
-    assert found is not None
-    return load_file(found.path / "model" / "model.safetensors")
-
-
-def done(run: Path) -> dict[str, Any]:
-    return json.loads((run / "DONE").read_text())
+    return load_file(newest(run).path / "model" / "model.safetensors")
 
 
 def test_one_or_three_workers_compute_the_same_run(start_workers: Start, settings: Settings, tmp_path: Path) -> None:
@@ -63,7 +54,7 @@ def test_epochs_become_the_steps_of_the_prepared_data(start_workers: Start, sett
     by_epochs = [text for text in settings(tmp_path / "run") if not text.startswith("steps=")]
     first = start_workers(2, [*by_epochs, "epochs=0.1"])
     assert first.wait(PATIENCE) == [0, 0], first.output
-    told = json.loads((tmp_path / "run" / "status.json").read_text())
+    told = status(tmp_path / "run")
     assert told["step"] == told["steps"] == done(tmp_path / "run")["step"]
     assert told["epoch"] >= 0.1 > told["epoch"] * (told["steps"] - 1) / told["steps"], "rounded up"
     assert f"event=epochs epochs=0.1 steps={told['steps']} " in first.output
@@ -118,10 +109,9 @@ def test_sigterm_to_one_worker_makes_all_save_the_same_step(
     wait_until(lambda: reached(tmp_path, 7), PATIENCE, "step 7")
     workers.kill(signal.SIGTERM, only=1)
     assert workers.wait(20) == [75, 143], workers.output
-    found = newest_checkpoint(tmp_path)
-    assert found is not None
-    assert found.step == max(losses(tmp_path))
-    assert f"event=checkpoint step={found.step}" in workers.output
+    step = newest(tmp_path).step
+    assert step == max(losses(tmp_path))
+    assert f"event=checkpoint step={step}" in workers.output
 
 
 def test_a_worker_whose_peer_was_killed_leaves_at_once(
@@ -145,9 +135,8 @@ def test_a_loss_that_is_no_number_ends_with_42_and_keeps_the_last_good_checkpoin
     assert workers.wait(PATIENCE) == [42, 42], workers.output
     assert "training diverged; lower optimizer.learning_rate" in workers.output
     assert "Traceback" not in workers.output
-    status = json.loads((tmp_path / "status.json").read_text())
-    assert status["state"] == "failed"
-    assert "diverged" in status["message"]
+    assert status(tmp_path)["state"] == "failed"
+    assert "diverged" in status(tmp_path)["message"]
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000002"]
     assert all(
         torch.isfinite(value).all()
@@ -179,9 +168,8 @@ def test_a_token_that_no_model_has_ends_the_run_with_its_place_in_the_status(
         shard.write_bytes(b"\xff" * shard.stat().st_size)
     workers = start_workers(1, settings(run, data__directory=data, data__verify="never"))
     assert workers.wait(PATIENCE) == [42], workers.output
-    status = json.loads((run / "status.json").read_text())
-    assert status["state"] == "failed"
-    assert "outside the vocabulary of 500" in status["message"]
+    assert status(run)["state"] == "failed"
+    assert "outside the vocabulary of 500" in status(run)["message"]
 
 
 def test_what_a_finished_run_leaves(
@@ -205,8 +193,8 @@ def test_what_a_finished_run_leaves(
     assert [line["step"] for line in metrics(tmp_path) if "validation_loss" in line] == [0, 4, 8, 12]
     keys = {"step", "loss", "learning_rate", "gradient_norm", "tokens_per_second", "time"}
     assert all(set(line) >= keys for line in metrics(tmp_path) if "loss" in line)
-    status = json.loads((tmp_path / "status.json").read_text())
-    assert (status["state"], status["step"], status["steps"], status["world_size"]) == ("done", 12, 12, 2)
+    told = status(tmp_path)
+    assert (told["state"], told["step"], told["steps"], told["world_size"]) == ("done", 12, 12, 2)
     assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
     lines = launcher.output.splitlines()
     assert "event=round round=1 world_size=2 rank=0" in lines
@@ -255,6 +243,4 @@ def test_a_notice_is_heard_in_the_middle_of_a_long_step(
     wait_until(lambda: "step=0 validation_loss" in workers.output, PATIENCE, "the first step began")
     workers.kill(signal.SIGTERM, only=0)
     assert workers.wait(20) == [143, 75], workers.output
-    found = newest_checkpoint(tmp_path)
-    assert found is not None
-    assert found.step == 0
+    assert newest(tmp_path).step == 0
