@@ -130,6 +130,8 @@ def test_what_is_required_is_asked_for() -> None:
             "sequence_length - question_tokens - 4 = 60",
         ),
         (["metrics.profile=9:13", "steps=12"], "metrics.profile: '9:13' is not FIRST:LAST from 1 to steps=12"),
+        (["metrics.profile=3"], "metrics.profile: '3' is not FIRST:LAST"),
+        (["metrics.profile=4:3"], "metrics.profile: '4:3' is not FIRST:LAST"),
     ],
 )
 def test_each_rule_says_what_is_allowed(

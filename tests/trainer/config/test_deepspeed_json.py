@@ -16,6 +16,7 @@ from tests.trainer import toy
 from trainer.config import deepspeed_json
 from trainer.config import schema as config
 from trainer.errors import UserError
+from trainer.parallel.deepspeed import deepspeed_settings
 from trainer.train.loop import build_engine
 from workloads.training import placed
 
@@ -50,6 +51,13 @@ def load(tmp_path: Path) -> Any:
         return config.load([*common, f"engine.deepspeed_config={path}", *arguments])
 
     return load
+
+
+def following(folder: Path, document: dict[str, Any]) -> Any:
+    """The toy's configuration with this file."""
+    path = folder / "deepspeed.json"
+    path.write_text(json.dumps(document))
+    return toy.configuration(engine__name="deepspeed", engine__deepspeed_config=path)
 
 
 def test_mistrals_z1_file_becomes_our_settings(load: Any, tmp_path: Path) -> None:
@@ -115,11 +123,7 @@ def test_every_key_without_an_effect_is_named(load: Any, tmp_path: Path) -> None
 def test_the_first_worker_alone_warns_of_each_key_without_an_effect(
     rank: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from trainer.parallel.deepspeed import deepspeed_settings
-
-    path = tmp_path / "deepspeed.json"
-    path.write_text(json.dumps({"steps_per_print": 10}))
-    settings = toy.configuration(engine__name="deepspeed", engine__deepspeed_config=path)
+    settings = following(tmp_path, {"steps_per_print": 10})
     deepspeed_settings(toy.work(), settings, toy.place(rank, 2))
     said = "" if rank else "event=deepspeed_config_warning text='steps_per_print is not used'\n"
     assert capsys.readouterr().out == said
@@ -158,21 +162,15 @@ def test_what_cannot_be_followed_is_told(load: Any, document: Any, arguments: li
     ],
 )
 def test_batch_sizes_that_contradict_the_run_are_told(tmp_path: Path, document: dict[str, Any], said: str) -> None:
-    path = tmp_path / "deepspeed.json"
-    path.write_text(json.dumps(document))
-    settings = toy.configuration(engine__name="deepspeed", engine__deepspeed_config=path)
+    settings = following(tmp_path, document)
     with pytest.raises(UserError, match=said):
         build_engine(toy.work(), settings, toy.place(1, 2), torch.float32)
 
 
 def test_batch_sizes_that_agree_with_the_run_are_taken(tmp_path: Path) -> None:
-    from trainer.parallel.deepspeed import deepspeed_settings
-
-    path = tmp_path / "deepspeed.json"
-    path.write_text(
-        json.dumps({**Z1, "train_batch_size": 8, "gradient_accumulation_steps": 4, "wall_clock_breakdown": True})
+    settings = following(
+        tmp_path, {**Z1, "train_batch_size": 8, "gradient_accumulation_steps": 4, "wall_clock_breakdown": True}
     )
-    settings = toy.configuration(engine__name="deepspeed", engine__deepspeed_config=path)
     found = deepspeed_settings(toy.work(), settings, toy.place())
     assert found["wall_clock_breakdown"] is True
     assert found["zero_optimization"]["stage"] == 1
@@ -183,11 +181,7 @@ def test_batch_sizes_that_agree_with_the_run_are_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize("asked", [None, True])
 def test_an_accelerator_waits_for_no_reduce_unless_the_file_asks_for_it(tmp_path: Path, asked: bool | None) -> None:
     """With overlap_comm DeepSpeed synchronises the device before each of its reduces."""
-    from trainer.parallel.deepspeed import deepspeed_settings
-
-    path = tmp_path / "deepspeed.json"
-    path.write_text(json.dumps({"zero_optimization": {"stage": 1} | ({"overlap_comm": asked} if asked else {})}))
-    settings = toy.configuration(engine__name="deepspeed", engine__deepspeed_config=path)
+    settings = following(tmp_path, {"zero_optimization": {"stage": 1} | ({"overlap_comm": asked} if asked else {})})
     found = deepspeed_settings(toy.work(), settings, toy.place(device="cuda"))
     assert found["zero_optimization"]["overlap_comm"] is bool(asked)
 

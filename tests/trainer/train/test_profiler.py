@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainer.conftest import Workers
+from tests.trainer.conftest import Settings, Start
 from trainer.config.schema import load
-from trainer.errors import UserError
 from trainer.parallel import communication
 
-Start = Callable[..., Workers]
-Settings = Callable[..., list[str]]
 NEEDED = ["data.directory=/d", "run.directory=/r"]
 
 
@@ -36,12 +32,6 @@ def test_the_steps_that_are_asked_for_are_traced_and_no_others(
     assert "aten::" in (run / "profile" / "steps-3-4.txt").read_text("utf-8")
     assert workers.output.count("event=profile path=") == 1
     assert " wire=0." in workers.output
-
-
-@pytest.mark.parametrize("given", ["3", "4:3", "900:1100"])
-def test_what_is_no_range_of_steps_is_refused(given: str) -> None:
-    with pytest.raises(UserError, match=r"^metrics\.profile: '.*' is not FIRST:LAST from 1 to steps=1000"):
-        load([*NEEDED, f"metrics.profile={given}"])
 
 
 @pytest.mark.parametrize(
