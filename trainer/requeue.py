@@ -45,9 +45,9 @@ def held(job: Object, pods: Iterable[Object]) -> Held | None:
     waiting = [pod for pod in here if scheduled(pod).get("status") == "False"]
     if not placed or not waiting or (missing := least_workers(job) - len(placed)) <= 0:
         return None
-    began = min(moment(scheduled(pod).get("lastTransitionTime") or _created(pod)) for pod in placed)
+    began = min(datetime.fromisoformat(scheduled(pod).get("lastTransitionTime") or _created(pod)) for pod in placed)
     nodes = {pod["spec"]["nodeName"] for pod in placed}
-    return Held(len(nodes), missing, max(began, min(moment(_created(pod)) for pod in waiting)))
+    return Held(len(nodes), missing, max(began, min(datetime.fromisoformat(_created(pod)) for pod in waiting)))
 
 
 def scheduled(pod: Object) -> Object:
@@ -63,10 +63,6 @@ def least_workers(job: Object) -> int:
     return int(given.partition(":")[0])
 
 
-def moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
 def _created(pod: Object) -> str:
     return pod["metadata"]["creationTimestamp"]
 
@@ -77,7 +73,7 @@ def rest(job: Object) -> tuple[datetime, datetime] | None:
     if not marks.get(QUEUED) or not job["spec"].get("suspend"):
         return None
     start, _, end = marks[QUEUED].partition("/")
-    return moment(start), moment(end)
+    return datetime.fromisoformat(start), datetime.fromisoformat(end)
 
 
 def ended(job: Object) -> datetime | None:
@@ -86,7 +82,7 @@ def ended(job: Object) -> datetime | None:
     ends = [each for each in ends if each["status"] == "True"]
     stopped = (job["metadata"].get("annotations") or {}).get(STOPPED)
     text = ends[0]["lastTransitionTime"] if ends else stopped
-    return moment(text) if text else None
+    return datetime.fromisoformat(text) if text else None
 
 
 def decide(
@@ -100,7 +96,6 @@ def decide(
     ends = [when for job, _ in trainings if (when := ended(job))]
     taken = 0  # by more urgent ones: those of the others give way (preemption)
     for job, pods in trainings:
-        wanted = job["spec"].get("parallelism") or 0
         if ended(job):
             continue
         if resting := rest(job):
@@ -112,7 +107,7 @@ def decide(
             waits = held(job, pods)
             if waits and now - waits.since >= hold:
                 return job, _patch(job, f"{_text(now)}/{_text(now + RESTS * hold)}", suspend=True)
-            taken += wanted
+            taken += job["spec"].get("parallelism") or 0
     return None
 
 

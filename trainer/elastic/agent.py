@@ -95,7 +95,8 @@ class Agent(LocalElasticAgent):
     def _end_stopped(self) -> None:
         """Kill workers that have been stopped for STOPPED_SECONDS, so that the round ends before its timeout."""
         now = time.monotonic()
-        self._stopped = {pid: self._stopped.get(pid, now) for pid in self._running() if is_stopped(pid)}
+        stopped = [pid for pid in self._running() if process_state(pid) in ("T", "t")]
+        self._stopped = {pid: self._stopped.get(pid, now) for pid in stopped}
         for pid, since in self._stopped.items():
             if now - since > STOPPED_SECONDS:
                 log.event("worker_stopped", pid=pid, seconds=round(now - since))
@@ -177,10 +178,6 @@ def process_state(pid: int) -> str:
     except OSError:
         return ""
     return stat.rpartition(")")[2].split()[0]  # the state follows the name in parentheses
-
-
-def is_stopped(pid: int) -> bool:
-    return process_state(pid) in ("T", "t")
 
 
 def message_of(failure: ProcessFailure) -> str:

@@ -154,7 +154,7 @@ class Etcd:
         def body(lease: str) -> dict[str, Any]:
             return {"success": [_put(key, value, lease) for key, value in values.items()]}
 
-        self._write("/kv/txn", body)
+        self._write(body)
 
     def swap(self, key: str, value: bytes, revision: int) -> tuple[bool, Value | None]:
         """Write when the key's mod revision is still `revision` (0: when there is no such key).
@@ -172,7 +172,7 @@ class Etcd:
                 "failure": [{"request_range": {"key": _encode(key)}}],
             }
 
-        reply = self._write("/kv/txn", body)
+        reply = self._write(body)
         if reply.get("succeeded"):
             return True, Value(value, int(reply["header"]["revision"]), lease)
         found = reply["responses"][0]["response_range"].get("kvs")
@@ -188,13 +188,13 @@ class Etcd:
             self._call("/lease/keepalive", {"ID": value.lease})
             self._kept = time.monotonic()
 
-    def _write(self, path: str, body: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    def _write(self, body: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
         """Write with this process's lease, or with a new one if that has expired."""
         try:
-            return self._call(path, body(self._current_lease()))
+            return self._call("/kv/txn", body(self._current_lease()))
         except _LeaseGone:
             self._lease = None
-            return self._call(path, body(self._current_lease()))
+            return self._call("/kv/txn", body(self._current_lease()))
 
     def _current_lease(self) -> str:
         """The id of this process's lease, renewed when a quarter of its time is over.

@@ -81,7 +81,8 @@ class Adapter:
             raise UserError(
                 f"adapter.targets: {settings.targets} does not fit a {kind} model ({reason}); name other layers"
             ) from None
-        self._config.base_model_name_or_path = _published(found)
+        # Its name on the hub if it was fetched from there, else its folder.
+        self._config.base_model_name_or_path = (read_json(Path(found) / FETCHED) or {}).get("model") or found
         for value in trained(net).values():
             value.data = value.data.float()
         net.train()  # from_pretrained leaves it in eval mode, without dropout
@@ -345,11 +346,6 @@ def trained(net: nn.Module) -> dict[str, nn.Parameter]:
 def _published_name(name: str) -> str:
     """The name of a tensor in peft's files."""
     return PREFIX + name.replace(".default.", ".")
-
-
-def _published(source: str) -> str:
-    """The public name of a model: its name on the hub if it was fetched from there, else its folder."""
-    return (read_json(Path(source) / FETCHED) or {}).get("model") or source
 
 
 def is_text_alone(net: Any) -> bool:

@@ -8,25 +8,10 @@ import torch
 from trainer.models import networks
 
 
-def continuations(
-    model: Any,
-    tokenizer: Any,
-    prompt: str,
-    tokens: int,
-    *,
-    seed: int,
-    temperature: float = 0.8,
-    top_k: int = 50,
-    top_p: float = 1.0,
-    count: int = 1,
-) -> list[str]:
-    """Generate `count` texts that begin with `prompt`, with a key-value cache, within the model's positions.
-
-    A prompt that leaves no room for a new token is cut at its start.
-    """
+def continuations(model: Any, tokenizer: Any, prompt: str, tokens: int, **drawn: Any) -> list[str]:
+    """Generate texts that begin with `prompt`. `drawn`: as for `continued`."""
     ids = tokenizer.encode(prompt).ids or [model.config.bos_token_id or ends(model)[0] or 0]
-    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    return [tokenizer.decode(row) for row in continued(model, ids, tokens, seed=seed, count=count, **drawn)]
+    return [tokenizer.decode(row) for row in continued(model, ids, tokens, **drawn)]
 
 
 def ends(model: Any) -> list[Any]:
@@ -56,15 +41,16 @@ def continued(
     tokens: int,
     *,
     seed: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
+    temperature: float = 0.8,
+    top_k: int = 50,
+    top_p: float = 1.0,
     count: int = 1,
     told: Callable[[int], None] | None = None,
 ) -> list[list[int]]:
-    """Generate as `continuations` does, on token ids; each row begins with the prompt, cut to fit.
+    """Generate `count` rows that begin with the prompt, with a key-value cache, within the model's positions.
 
-    `told` hears each token of a single row as it is drawn.
+    A prompt that leaves no room for a new token is cut at its start. `told` hears each token of a single row as it is
+    drawn.
     """
     positions = networks.positions(model.config)
     if positions is not None:

@@ -44,7 +44,9 @@ class FsdpEngine(DdpEngine):
             cast_forward_inputs=False,
             param_dtype_override_fn=lambda value: value.dtype if value.ndim < 2 else None,
         )
-        layers = _layers(work.net)
+        # What transformers says not to split, the innermost first.
+        names: Any = getattr(work.net, "_no_split_modules", None) or ()
+        layers = [module for module in work.net.modules() if type(module).__name__ in names][::-1]
         everything = sum(value.numel() for value in work.net.parameters())
         inner = {id(value) for layer in layers for value in layer.parameters()}
         within = sum(value.numel() for value in work.net.parameters() if id(value) in inner)
@@ -109,9 +111,3 @@ class FsdpEngine(DdpEngine):
     def _part(self, whole: torch.Tensor) -> torch.Tensor:
         """This worker's shard of a tensor that all workers have read."""
         return distribute_tensor(whole, self._mesh, [Shard(0)], src_data_rank=None)
-
-
-def _layers(net: nn.Module) -> list[nn.Module]:
-    """The modules that transformers says not to split, the innermost first."""
-    names: Any = getattr(net, "_no_split_modules", None) or ()
-    return [module for module in net.modules() if type(module).__name__ in names][::-1]

@@ -28,20 +28,17 @@ class Exporter(Protocol):
 
 def start(config: Config, run: Path, step: int, failed: Callable[[str, str], None]) -> list[Exporter]:
     """Start the configured exporters; call `failed(name, reason)` for each that does not start."""
-    settings = config.metrics
-    wanted: list[tuple[str, Callable[[], Exporter]]] = []
-    if settings.tensorboard:
-        wanted.append(("tensorboard", lambda: TensorBoard(run, step)))
-    if settings.wandb_project:
-        wanted.append(("wandb", lambda: WeightsAndBiases(run, config)))
-    if settings.prometheus_port:
-        wanted.append(("prometheus", lambda: Prometheus(settings.prometheus_port, run)))
-    started: list[Exporter] = []
-    for name, build in wanted:
+    settings, started = config.metrics, list[Exporter]()
+    kinds: list[tuple[Any, Any, Any]] = [
+        (settings.tensorboard, TensorBoard, step),
+        (settings.wandb_project, WeightsAndBiases, config),
+        (settings.prometheus_port, Prometheus, settings.prometheus_port),
+    ]
+    for wanted, kind, given in kinds:
         try:
-            started.append(build())
+            started += [kind(run, given)] if wanted else []
         except Exception as error:  # a port in use, no network, a full disk: each library has its own
-            failed(name, one_line(error))
+            failed(kind.name, one_line(error))
     return started
 
 
@@ -101,7 +98,7 @@ class Prometheus:
 
     name = "prometheus"
 
-    def __init__(self, port: int, run: Path) -> None:
+    def __init__(self, run: Path, port: int) -> None:
         from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
         self._registry, self._label, self._gauges = CollectorRegistry(), run.name, dict[str, Any]()

@@ -67,7 +67,7 @@ def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: Wor
     if out_of_memory(error):
         message = f"micro_batch: {work.windows} x {config.sequence_length} tokens do not fit the memory of "
         message += machine(world.device)
-        if smaller := halved(work):
+        if smaller := largest_divisor(work.samples_per_step, work.windows // 2):
             try:
                 write_json(run / SMALLER, {"micro_batch": smaller, "of": _circumstances(config, world.device)})
                 return Retry(f"{message}; the next round, or the same command again, takes micro_batch={smaller}")
@@ -89,11 +89,6 @@ def judge(error: RuntimeError, work: Work, config: Config, run: Path, world: Wor
     except OSError:
         pass  # the error is reported anyway; at worst it gets another try
     return Retry(f"{message}; trying once more")
-
-
-def halved(work: Work) -> int | None:
-    """The micro-batch to try after a lack of memory: at most half as large, and a divisor of the step; None for 1."""
-    return largest_divisor(work.samples_per_step, work.windows // 2) or None
 
 
 def largest(run: Path, config: Config, device: torch.device) -> int | None:

@@ -45,20 +45,6 @@ ACTIVATIONS_EVERY = 10
 """Log steps between two statistics of the activations: the other workers wait while the first computes them."""
 
 
-class Notice:
-    """Whether SIGTERM asked this worker to end: a spot machine's notice, a scale-in, a new member."""
-
-    def __init__(self) -> None:
-        self.given = False
-
-    def listen(self) -> None:
-        """From here on SIGTERM only sets a flag; before, it ends the process at once, as there is nothing to save."""
-        signal.signal(signal.SIGTERM, self._receive)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.given = True
-
-
 def train(work: Work, config: Config, run: Path, world: World) -> None:
     """Train from the newest checkpoint, or from scratch, to config.steps.
 
@@ -98,7 +84,7 @@ def train(work: Work, config: Config, run: Path, world: World) -> None:
         if compiling:
             reporter.status(state="compiling")
             world.together(lambda: compiled.prepare(work, loop.engine, run, world, loop.dtype, loop.step))
-        loop.notice.listen()
+        loop.listen()
         with contextlib.closing(Feed(work.batches, world, loop.step, loop.engine.equal_turns)) as batches:
             try:
                 loop.run(batches)
@@ -131,7 +117,7 @@ class Loop:
         self, work: Work, config: Config, run: Path, world: World, dtype: torch.dtype, reporter: Reporter
     ) -> None:
         self.work, self.config, self.folder, self.world = work, config, run, world
-        self.dtype, self.reporter, self.notice = dtype, reporter, Notice()
+        self.dtype, self.reporter, self.noticed = dtype, reporter, False
         self.engine = build_engine(work, config, world, dtype)
         self.progress = Progress(config.optimizer.skipped_steps_limit, world.first)
         self.schedule = Schedule(config)
@@ -142,6 +128,14 @@ class Loop:
         self.share = communication.Share(communication.advice(config, communication.wire(config, world.device, dtype)))
         self.step = 0
         self.figures: dict[str, Any] = {}
+
+    def listen(self) -> None:
+        """From here on SIGTERM (a spot machine's notice, a scale-in, a new member) only sets a flag; before, it ends
+        the process at once, as there is nothing to save."""
+        signal.signal(signal.SIGTERM, self._receive)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.noticed = True
 
     def run(self, batches: Feed) -> None:
         settings = self.config
@@ -184,7 +178,7 @@ class Loop:
         # in the last turn, and a step that stops before it leaves no worker waiting in an all-reduce.
         idle = turns - len(plan)
         for turn in range(turns):
-            vote = world.vote(self.notice.given, world.first and self.saver.overdue())
+            vote = world.vote(self.noticed, world.first and self.saver.overdue())
             if turn >= idle:
                 number, weight = plan[turn - idle]
                 began = time.perf_counter()
@@ -233,7 +227,7 @@ class Loop:
 
     def evaluate(self) -> None:
         with self.paused():
-            value = self.work.validation.loss(self.work.module, self.world, self.dtype, lambda: self.notice.given)
+            value = self.work.validation.loss(self.work.module, self.world, self.dtype, lambda: self.noticed)
             self.figures.setdefault("initial_validation_loss", value)
             further = self.work.validation_figures()
             self.figures |= {"validation_loss": value, **further}
@@ -264,8 +258,8 @@ class Loop:
             self.written()
         except OSError as error:  # this attempt can do no more
             problem = f"the checkpoint of step {self.step} could not be written: {one_line(error.strerror or error)}"
-        self.reporter.end("terminated" if self.notice.given else "restarting", problem)
-        raise Stopped(self.notice.given)
+        self.reporter.end("terminated" if self.noticed else "restarting", problem)
+        raise Stopped(self.noticed)
 
     def finish(self) -> None:
         self.evaluate()
@@ -305,7 +299,7 @@ class Loop:
             log.warn("end_delayed", reason=repr(problem), retry_seconds=seconds)
         end = time.monotonic() + seconds
         while not self.world.any(self.world.first and time.monotonic() > end):
-            if self.world.any(self.notice.given):
+            if self.world.any(self.noticed):
                 self.stop()
             time.sleep(0.05)
 

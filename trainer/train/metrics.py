@@ -352,7 +352,7 @@ class Reporter:
 
 
 def _failed(what: str, reason: str) -> None:
-    warn("metrics_failed", what=what, reason=repr(" ".join(reason.split())[:200]), action="'training goes on'")
+    warn("metrics_failed", what=what, reason=repr(reason), action="'training goes on'")
 
 
 def _step(text: str) -> int:

@@ -87,7 +87,7 @@ def load(found: Checkpoint, engine: Engine, progress: Progress, config: Config, 
 
 def load_weights(found: Checkpoint, work: Work, config: Config) -> None:
     """Read the weights of a checkpoint into the net. Raises UserError for another task's or another adapter.kind's."""
-    settings = _settings(found.path / CONFIGURATION)
+    settings = stored(read_text(found.path / CONFIGURATION))
     before = settings.get("task", config.task)
     if before != config.task:
         raise UserError(
@@ -104,12 +104,8 @@ def load_weights(found: Checkpoint, work: Work, config: Config) -> None:
 
 def changes(path: Path, config: Config) -> list[tuple[str, Any, Any]]:
     """Key, value in the checkpoint's config.yaml, and value now, of each setting that matters and has changed."""
-    before, now = _settings(path), stored(resolved(config))
+    before, now = stored(read_text(path)), stored(resolved(config))
     return [(key, before[key], now[key]) for key in EFFECTS if key in before and before[key] != now.get(key)]
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    return stored(read_text(path))
 
 
 def wait_for(path: Path, seconds: float = 60.0) -> None:

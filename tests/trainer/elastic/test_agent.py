@@ -217,7 +217,7 @@ def test_a_stopped_worker_is_killed_after_a_while_and_not_before(judge: Agent, m
         judge._pcontext = pids
         now, stopped = time.monotonic(), True
         monkeypatch.setattr(agent.time, "monotonic", lambda: now)
-        monkeypatch.setattr(agent, "is_stopped", lambda _: stopped)
+        monkeypatch.setattr(agent, "process_state", lambda _: "T" if stopped else "S")
         judge._end_stopped()
         now, stopped = now + agent.STOPPED_SECONDS + 1, False  # a debugger that let go
         judge._end_stopped()

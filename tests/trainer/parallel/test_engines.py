@@ -192,7 +192,7 @@ def test_the_modern_recipe_learns_and_resumes_exactly(
 def step_with_notice(world: Any, folder: Path) -> tuple[bool, bool]:
     config = toy.configuration()
     loop = Loop(toy.work(), config, folder, world, torch.float32, Reporter(folder, config, world))
-    loop.notice.given = world.first  # before the step began
+    loop.noticed = world.first  # before the step began
     batches = feed.Feed(toy.Batches(), world, 0, equal=False)
     found = loop.one_step(batches)
     batches.close()
