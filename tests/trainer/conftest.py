@@ -33,7 +33,6 @@ hypothesis_settings.load_profile("shared-cores")
 
 __all__ = ["PRELOAD", "ROOT", "Launcher", "Workers", "run_worker"]
 
-Metrics = list[dict[str, Any]]
 Start = Callable[..., Workers]
 Settings = Callable[..., list[str]]
 
@@ -133,7 +132,7 @@ def start_workers(tmp_path: Path) -> Iterator[Callable[..., Workers]]:
         workers.wait(5)
 
 
-def metrics(run: Path) -> Metrics:
+def metrics(run: Path) -> list[dict[str, Any]]:
     path = run / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 

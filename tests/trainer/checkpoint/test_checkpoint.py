@@ -1,4 +1,4 @@
-"""Checkpoints survive a kill at any write and damage; transformers reads them."""
+"""Checkpoints survive a kill at any write and damage; a manifest is believed byte for byte or not at all."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from trainer.checkpoint.format import (
     load_optimizer,
     load_weights,
     newest_checkpoint,
+    verify_checkpoint,
 )
 from trainer.checkpoint.saver import Saver
 from trainer.config.settings import Checkpoint as Settings
@@ -211,3 +212,45 @@ def test_a_checkpoint_of_another_model_is_told(run: Path) -> None:
     save_file(weights, file, {"format": "pt"})
     with pytest.raises(UserError, match=r"ln_1\.weight is None there"):
         load_weights(path, Training(1).net)
+
+
+@pytest.fixture
+def latest(run: Path) -> Path:
+    """The folder of step 7 in a run that has step 6, too."""
+    save(run, 6)
+    return save(run, 7)
+
+
+def test_no_bit_of_a_manifest_can_flip(latest: Path) -> None:
+    """Two bits of every third byte of a real one; a flip that changes no value (`e` to `E`) is refused as well."""
+    before = verify_checkpoint(latest)
+    file = latest / "manifest.json"
+    content = file.read_bytes()
+    accepted: list[tuple[int, int]] = []
+    for place in range(0, len(content), 3):
+        for bit in {place % 8, 5}:
+            file.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+            if verify_checkpoint(latest) is not None:
+                accepted.append((place, bit))
+    assert len(content) > 400
+    assert accepted == []
+    file.write_bytes(content)
+    assert (
+        verify_checkpoint(latest)
+        == before
+        == Checkpoint(latest, 7, {"validation_loss": 5.0}, {"scaler": {"scale": 8.0}})
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\x00" * 999])
+def test_what_is_no_manifest_falls_back(content: bytes, latest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (latest / "manifest.json").write_bytes(content)
+    assert newest(latest.parents[1]).step == 6
+    assert f"event=checkpoint_damaged path={latest} action=skipped reason=" in capsys.readouterr().err
+
+
+def test_a_checkpoint_under_another_name_keeps_its_step(latest: Path) -> None:
+    copy = latest.rename(latest.with_name("step-7-good"))
+    assert verify_checkpoint(copy) == Checkpoint(copy, 7, {"validation_loss": 5.0}, {"scaler": {"scale": 8.0}})
+    wrong = copy.rename(copy.with_name("step-00000008"))
+    assert verify_checkpoint(wrong) is None

@@ -32,6 +32,12 @@ def saver_of(run: Path, training: Training, **settings: Any) -> Saver:
     return Saver(run, Settings(**settings), training.write_model, "")
 
 
+def save(saver: Saver, training: Training, *steps: int) -> None:
+    for step in steps:
+        saver.save(step, training.snapshot())
+        saver.wait()
+
+
 def steps(run: Path) -> list[int]:
     return [step_of(path) for path in list_checkpoints(run)]
 
@@ -92,8 +98,7 @@ def test_the_minutes_count_from_the_newest_checkpoint_and_zero_of_them_are_never
         Saver(run, Settings(every_minutes=minutes), training.write_model, "", clock=lambda: now) for minutes in (10, 0)
     )
     now = 300
-    saver.save(10, training.snapshot())  # at a step that was due
-    saver.wait()
+    save(saver, training, 10)  # at a step that was due
     now = 899
     assert not saver.overdue()
     now = 900
@@ -107,8 +112,7 @@ def test_a_full_disk_is_told_and_retried_and_costs_no_checkpoint(
     now = 0.0
     training = Training(1).step()
     saver = Saver(small_disk, Settings(keep=2, every_minutes=10), training.write_model, "", clock=lambda: now)
-    saver.save(10, training.snapshot())
-    saver.wait()
+    save(saver, training, 10)
     filler = small_disk / "filler"
     filler.write_bytes(bytes(MEGABYTE))
     saver.save(20, training.snapshot())
@@ -135,8 +139,7 @@ def test_a_full_disk_is_told_and_retried_and_costs_no_checkpoint(
             saver.wait()
     assert pauses == [30, 60, 120, 240]
     filler.unlink()
-    saver.save(25, training.snapshot())
-    saver.wait()
+    save(saver, training, 25)
     assert newest(small_disk).step == 25
     assert steps(small_disk) == [10, 25]
     now += 599
@@ -151,8 +154,7 @@ def test_what_a_killed_process_left_gives_its_space_back_first(small_disk: Path)
     left.mkdir(parents=True)
     (left / "optimizer.safetensors").write_bytes(bytes(MEGABYTE * 7 // 4))
     saver = saver_of(small_disk, training)
-    saver.save(10, training.snapshot())
-    saver.wait()
+    save(saver, training, 10)
     assert newest(small_disk).step == 10
     assert not left.exists()
 
@@ -176,8 +178,7 @@ def test_as_many_are_kept_as_asked_for_from_the_beginning_on(run: Path, keep: in
     theirs = run / "checkpoints" / "step-00000010-good"
     theirs.mkdir()  # a person's copy, which no program touches
     for number in range(1, 9):
-        saver.save(10 * number, training.snapshot())
-        saver.wait()
+        save(saver, training, 10 * number)
         assert steps(run) == [10 * each for each in range(max(1, number - keep + 1), number + 1)]
     assert theirs.is_dir()
 
@@ -186,17 +187,13 @@ def test_a_damaged_newer_one_never_takes_a_good_ones_place(run: Path) -> None:
     """As after a crash of the storage: 30 is damaged, the run went on from 10 and saves 20."""
     training = Training(1).step()
     saver = saver_of(run, training, keep=9)
-    for step in (10, 30):
-        saver.save(step, training.snapshot())
-        saver.wait()
+    save(saver, training, 10, 30)
     flip(run / "checkpoints" / "step-00000030" / "optimizer.safetensors")
     saver = saver_of(run, training, keep=2)
-    saver.save(20, training.snapshot())
-    saver.wait()
+    save(saver, training, 20)
     assert newest(run).step == 20
     assert steps(run) == [10, 20, 30], "10 and 20 are the two that are kept; 30 counts for nothing"
-    saver.save(30, training.snapshot())  # the run reaches step 30 again
-    saver.wait()
+    save(saver, training, 30)  # the run reaches step 30 again
     assert newest(run).step == 30
     assert steps(run) == [20, 30]
 
@@ -204,12 +201,9 @@ def test_a_damaged_newer_one_never_takes_a_good_ones_place(run: Path) -> None:
 def test_an_incomplete_one_takes_no_good_ones_place(run: Path) -> None:
     training = Training(1).step()
     saver = saver_of(run, training, keep=2, keep_every=20)
-    for step in (10, 20):
-        saver.save(step, training.snapshot())
-        saver.wait()
+    save(saver, training, 10, 20)
     (run / "checkpoints" / "step-00000020" / "manifest.json").unlink()
-    saver.save(30, training.snapshot())
-    saver.wait()
+    save(saver, training, 30)
     assert steps(run) == [10, 30]
 
 

@@ -42,7 +42,8 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def save_llama(folder: Path) -> None:
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
     torch.manual_seed(3)
     shape = LlamaConfig(
         vocab_size=100,
@@ -53,12 +54,7 @@ def save_llama(folder: Path) -> None:
         num_key_value_heads=2,
         initializer_range=0.2,
     )
-    LlamaForCausalLM(shape).save_pretrained(folder)
-
-
-@pytest.fixture
-def llama(tmp_path: Path) -> Path:
-    save_llama(tmp_path / "llama")
+    LlamaForCausalLM(shape).save_pretrained(tmp_path / "llama")
     return tmp_path / "llama"
 
 

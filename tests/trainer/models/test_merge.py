@@ -11,23 +11,13 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import Linear
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tests.trainer.models.test_causal import GROUPED
 from trainer.errors import UserError
 from trainer.export import __main__ as export
 from trainer.models import adapters, loading
 
 WORDS = 100
-SMALL: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "vocab_size": WORDS,
-    "pad_token_id": None,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-}
+SMALL = GROUPED | {"vocab_size": WORDS}
 GPT2: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": WORDS}
 SHAPES = {"gpt2": GPT2, "gpt_neox": SMALL, "mixtral": SMALL | {"num_local_experts": 4}}
 NAMES = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import socket
@@ -18,7 +17,7 @@ import pytest
 
 from tests.ports import free_port
 from tests.trainer import toy
-from tests.trainer.conftest import status, wait_until
+from tests.trainer.conftest import metrics, status, wait_until
 from trainer.errors import Retry, TrainingError, UserError
 from trainer.train.metrics import Reporter, StepFigures
 
@@ -45,10 +44,6 @@ def reporter(run: Path, step: int = 0, **settings: Any) -> Reporter:
     return made
 
 
-def lines(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_lines_of_workers_that_share_a_stream_stay_whole() -> None:
     """As in a pod: unbuffered Python, one pipe. With print() two lines of several hundred run into each other."""
     reader, writer = os.pipe()
@@ -61,6 +56,16 @@ def test_lines_of_workers_that_share_a_stream_stay_whole() -> None:
     assert sorted(lines) == sorted([f"event=round rank={n}" for n in range(LINES)] * WRITERS)
 
 
+LEAVE = (
+    "import atexit; from trainer import log; atexit.register(print, 'shut down'); print('said', end=''); log.leave(75)"
+)
+
+
+def test_what_was_said_is_written_and_nothing_is_shut_down() -> None:
+    done = subprocess.run([sys.executable, "-c", LEAVE], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (75, "said")
+
+
 def test_the_figures_of_a_step_are_in_the_file_the_status_and_the_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,7 +73,7 @@ def test_the_figures_of_a_step_are_in_the_file_the_status_and_the_log(
     tell.training(figures(10, mfu=0.4, activations={"layer0_attention_weight_max": 6.25}))
     tell.training(figures(20))
     tell.close()
-    first, second = lines(tmp_path)
+    first, second = metrics(tmp_path)
     assert {key: first[key] for key in ("step", "loss", "mfu", "activations/layer0_attention_weight_max")} == {
         "step": 10,
         "loss": 3.25,
@@ -137,7 +142,7 @@ def test_a_port_in_use_costs_the_endpoint_only(tmp_path: Path, capsys: pytest.Ca
         tell.training(figures(10))
         tell.close()
     assert "event=metrics_failed what=prometheus reason='[Errno 98] Address already in use'" in capsys.readouterr().out
-    assert [line["step"] for line in lines(tmp_path)] == [10]
+    assert [line["step"] for line in metrics(tmp_path)] == [10]
 
 
 def test_tensorboard_holds_the_same_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +162,7 @@ def test_tensorboard_holds_the_same_figures(tmp_path: Path, monkeypatch: pytest.
     tags: Any = found.Tags()["scalars"]
     assert "more/mfu" not in tags
     assert sorted(tags)[0] == "loss/loss", "it opens on what stands first by alphabet"
-    assert [line["loss"] for line in lines(tmp_path)] == [1.0, 2.0, 9.0]
+    assert [line["loss"] for line in metrics(tmp_path)] == [1.0, 2.0, 9.0]
 
 
 @pytest.fixture
@@ -210,7 +215,7 @@ def test_of_two_trainings_that_do_not_see_each_other_the_newer_writes(
     cut_off.status(state="restarting")
     cut_off.close()
     newer.training(figures(30))
-    assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(10, 3.25), (20, 3.25), (30, 3.25)]
+    assert [(line["step"], line["loss"]) for line in metrics(tmp_path)] == [(10, 3.25), (20, 3.25), (30, 3.25)]
     assert status(tmp_path)["state"] == "training"
 
 
@@ -260,7 +265,7 @@ def test_a_line_that_is_on_its_way_when_a_newer_training_begins_is_not_in_its_fi
     monkeypatch.setattr(Reporter, "_hold", begin_a_newer)
     with pytest.raises(Retry):
         older.training(figures(20))
-    assert [line["step"] for line in lines(tmp_path)] == [10]
+    assert [line["step"] for line in metrics(tmp_path)] == [10]
 
 
 def test_a_full_disk_does_not_keep_a_run_from_going_on(
@@ -286,7 +291,7 @@ def test_lines_that_a_full_disk_refuses_are_written_when_there_is_space(
     # The started block of the file may still take a line; those after it wait.
     for step in range(20, 200, 10):
         tell.training(figures(step))
-    written = [line["step"] for line in lines(small_disk)]
+    written = [line["step"] for line in metrics(small_disk)]
     assert written == list(range(10, 10 + 10 * len(written), 10)), "whole lines, in order"
     assert len(written) < 19
     said = capsys.readouterr().out
@@ -294,7 +299,7 @@ def test_lines_that_a_full_disk_refuses_are_written_when_there_is_space(
     filler.unlink()
     tell.training(figures(200))
     tell.close()
-    assert [line["step"] for line in lines(small_disk)] == list(range(10, 210, 10))
+    assert [line["step"] for line in metrics(small_disk)] == list(range(10, 210, 10))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # in TensorBoard's own thread

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ import pytest
 import torch
 
 from tests.trainer import toy
-from tests.trainer.conftest import done, newest, status
+from tests.trainer.conftest import done, metrics, newest, status
 from trainer.config import schema as config
 from trainer.errors import Stopped, TrainingError
 from trainer.parallel.engine import Outcome
@@ -89,8 +88,7 @@ def stopped_and_resumed(run: Path) -> None:
 
 def test_a_validation_that_a_notice_interrupts_is_made_after_a_step_of_the_next_round(tmp_path: Path) -> None:
     toy.apart(stopped_and_resumed, tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()]
-    assert [line["step"] for line in lines if "validation_loss" in line] == [0, 3, 4, 6]
+    assert [line["step"] for line in metrics(tmp_path) if "validation_loss" in line] == [0, 3, 4, 6]
 
 
 class Overflow(toy.Batches):
