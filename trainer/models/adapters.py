@@ -108,10 +108,8 @@ class Adapter:
                 f"model.name: {self._base['model']} has other weights than the model that {folder.parent} was trained "
                 f"on ({base.get('model', 'not known')}); name that one, or use another run.directory"
             )
-        own, found = (
-            {_published_name(key): value for key, value in trained(self._net).items()},
-            load_file(folder / WEIGHTS),
-        )
+        own = {_published_name(key): value for key, value in trained(self._net).items()}
+        found = load_file(folder / WEIGHTS)
         for name in sorted(found.keys() | own.keys()):
             shapes = [tuple(each[name].shape) if name in each else "missing" for each in (found, own)]
             if shapes[0] != shapes[1]:

@@ -12,7 +12,6 @@ import torch
 
 from tests.gpu import small
 from tests.trainer import toy
-from trainer.train.feed import Feed
 from trainer.train.loop import build_engine
 
 ENGINES: list[dict[str, Any]] = [
@@ -78,16 +77,12 @@ def test_deepspeeds_bf16_mode_makes_ddps_steps_in_no_more_bytes_and_resumes_exac
 def seconds_waited(world: Any) -> float:
     """Seconds of exchange in a step that the second worker begins 0.5 s late, after two that both begin together."""
     built = build_engine(toy.work(), toy.configuration(), world, torch.float32)
-    feed = Feed(toy.Batches(), world, 0, built.equal_turns)
     for number in (1, 2, 3):  # in the second, DDP lets its buckets be rebuilt
         world.barrier()
         built.take_communication()
         if number == 3 and not world.first:
             time.sleep(0.5)
-        for turn, (_, weight) in enumerate(feed.plan):
-            built.accumulate(feed.next(), weight, last=turn == len(feed.plan) - 1)
-        built.step(0.01)
-    feed.close()
+        toy.steps(built, world, number - 1, number)
     return built.take_communication()[0]
 
 
