@@ -36,26 +36,12 @@ def curve(run: Path) -> list[float]:
     return [*losses(run).values(), *(line["gradient_norm"] for line in metrics(run) if "gradient_norm" in line)]
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the tests of this module share: the run that all engines must reproduce, made by the first that needs it."""
-    return {}
-
-
-@pytest.fixture
-def straight(reference: dict[str, Any], start_workers: Start, settings: Settings, tmp_path: Path) -> list[float]:
-    """Ten steps by one worker under DDP."""
-    if not reference:
-        workers = start_workers(1, settings(tmp_path / "straight", steps=10, **SMALL))
-        assert workers.wait() == [0], workers.output
-        reference["curve"] = curve(tmp_path / "straight")
-    return reference["curve"]
-
-
 def test_deepspeed_computes_the_same_run_and_resumes_at_other_sizes_stages_and_engines(
-    start_workers: Start, settings: Settings, tmp_path: Path, straight: list[float]
+    start_workers: Start, settings: Settings, tmp_path: Path
 ) -> None:
-    """ZeRO-1, then ZeRO-2 with uneven shares and by one worker, then DDP, and both again: one curve."""
+    """DDP alone; ZeRO-1, then ZeRO-2 with uneven shares and by one worker, then DDP, and both again: one curve."""
+    workers = start_workers(1, settings(tmp_path / "straight", steps=10, **SMALL))
+    assert workers.wait() == [0], workers.output
     attempts = [(2, 1, 3), (3, 2, 5), (1, 2, 6), (1, 0, 7), (1, 1, 8), (2, 2, 10)]
     for world, stage, last in attempts:
         engine = {"engine__name": "deepspeed", "engine__zero_stage": stage} if stage else {}
@@ -65,7 +51,7 @@ def test_deepspeed_computes_the_same_run_and_resumes_at_other_sizes_stages_and_e
         assert workers.wait(120) == [0] * world, workers.output
         assert "Traceback" not in workers.output
         (tmp_path / "DONE").unlink()
-    assert curve(tmp_path) == pytest.approx(straight, abs=2e-5)
+    assert curve(tmp_path) == pytest.approx(curve(tmp_path / "straight"), abs=2e-5)
     assert max(line.get("bytes_sent_per_step", 0) for line in metrics(tmp_path)) > 0
 
 

@@ -120,7 +120,7 @@ def test_where_one_window_is_too_much_what_takes_less_memory_is_named(tmp_path: 
     assert "fsdp" not in said(4, model__name="gpt2-xl", adapter__kind="lora"), "the rules refuse it"
 
 
-def test_a_later_fault_is_tried_once_more_and_no_oftener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_fault_is_tried_once_more_and_no_oftener(tmp_path: Path) -> None:
     def judged(round_: int, rank: int, step: int) -> type[Exception]:
         place = dataclasses.replace(toy.place(rank, 2), round=round_)
         return type(failures.judge(RuntimeError(OTHER), toy.work(), toy.configuration(), tmp_path, place, step))
