@@ -74,12 +74,6 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def with_tls(start: Start, certificates: Path) -> EtcdServer:
-    options = ["--client-cert-auth", "--trusted-ca-file", str(certificates / "ca.crt")]
-    options += ["--cert-file", str(certificates / "server.crt"), "--key-file", str(certificates / "server.key")]
-    return start(options=options, scheme="https")
-
-
 @pytest.fixture
 def python_313(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contexts with the default flags of Python 3.13, which refuse an authority like ours here."""
@@ -95,7 +89,9 @@ def python_313(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("python_313")
 def test_only_who_has_a_certificate_of_the_authority_gets_in(start: Start, certificates: Path) -> None:
-    server = with_tls(start, certificates)
+    options = ["--client-cert-auth", "--trusted-ca-file", str(certificates / "ca.crt")]
+    options += ["--cert-file", str(certificates / "server.crt"), "--key-file", str(certificates / "server.key")]
+    server = start(options=options, scheme="https")
     files = {"cacert": "ca.crt", "cert": "client.crt", "key": "client.key"}
     settings = {name: str(certificates / file) for name, file in files.items()}
     client = Etcd(access(server.endpoint, settings, {}), retry_seconds=10)

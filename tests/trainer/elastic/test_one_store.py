@@ -21,11 +21,6 @@ def place(shared_etcd: EtcdServer, run_id: str) -> EtcdPlace:
     return EtcdPlace(shared_etcd, run_id)
 
 
-def options(place: EtcdPlace, *more: str) -> list[str]:
-    timing = "keep_alive_interval=1,last_call_timeout=1,join_timeout=90"
-    return ["--rdzv-endpoint", place._endpoint, "--rdzv-conf", timing, *more]
-
-
 def test_runs_at_the_same_time_never_meet_and_nodes_of_one_run_do(
     start_launcher: Callable[..., Launcher], settings: Settings, tmp_path: Path
 ) -> None:
@@ -50,7 +45,9 @@ def told(place: EtcdPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
     monkeypatch.setattr(nursery, "is_safe", lambda: False)  # no fork of a process that runs other tests
 
     def run(arguments: list[str], *more: str) -> tuple[int, str]:
-        code = launch.main([*options(place, "--local-addr", "127.0.0.1", *more), "--", *arguments])
+        timing = "keep_alive_interval=1,last_call_timeout=1,join_timeout=90"
+        options = ["--rdzv-endpoint", place._endpoint, "--rdzv-conf", timing, "--local-addr", "127.0.0.1", *more]
+        code = launch.main([*options, "--", *arguments])
         return code, json.loads(words.read_text("utf-8")).get("message", "")
 
     return run
