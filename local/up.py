@@ -182,6 +182,7 @@ def start_node(phases: Phases, base: "Future[str]", runtime: "Future[None]") -> 
         pushed = pool.submit(push_etcd, phases)
         with phases.phase("control plane"):
             api_started = start([apiserver()])
+            processes.wait(apiserver())  # also one that etcd was healed under: for seconds it answers no write
             start([daemon("kube-controller-manager"), daemon("kube-scheduler")])
             if api_started or not (paths.PROCESSES / "coredns.json").exists():
                 node.grant_coredns()

@@ -36,7 +36,8 @@ def start(config: Config, run: Path, step: int, failed: Callable[[str, str], Non
     ]
     for wanted, kind, given in kinds:
         try:
-            started += [kind(run, given)] if wanted else []
+            if wanted:
+                started.append(kind(run, given))
         except Exception as error:  # a port in use, no network, a full disk: each library has its own
             failed(kind.name, one_line(error))
     return started
