@@ -182,7 +182,6 @@ def start_node(phases: Phases, base: "Future[str]", runtime: "Future[None]") -> 
         pushed = pool.submit(push_etcd, phases)
         with phases.phase("control plane"):
             api_started = start([apiserver()])
-            processes.wait(apiserver())  # also one that etcd was healed under: for seconds it answers no write
             start([daemon("kube-controller-manager"), daemon("kube-scheduler")])
             if api_started or not (paths.PROCESSES / "coredns.json").exists():
                 node.grant_coredns()
@@ -199,9 +198,12 @@ def push_etcd(phases: Phases) -> str:
 
 
 def start(daemons: list[Daemon]) -> bool:
-    """Start the daemons that need it in parallel, and wait until they serve. Returns whether any was started."""
+    """Start the daemons that need it in parallel, and wait until all serve. Returns whether any was started.
+
+    One that lives may not serve: the API server answers no write for seconds after etcd under it was healed.
+    """
     started = [each for each in daemons if processes.ensure(each)]
-    for each in started:
+    for each in daemons:
         processes.wait(each)
     return bool(started)
 
