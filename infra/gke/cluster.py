@@ -10,7 +10,7 @@ import pulumi_gcp as gcp
 from infra.config import StackConfig
 from infra.gke.identity import NodeIdentity
 from infra.gke.keys import GkeConfig
-from infra.gke.network import PODS_PER_NODE, Network
+from infra.gke.network import PODS_PER_NODE, PODS_RANGE, SERVICES_RANGE, Network
 from infra.gke.scope import Scope
 from infra.scope import LONG
 from infra.scope import kubeconfig as written
@@ -67,7 +67,7 @@ def create_cluster(
         networking_mode="VPC_NATIVE",
         default_max_pods_per_node=PODS_PER_NODE,
         ip_allocation_policy=c.ClusterIpAllocationPolicyArgs(
-            cluster_secondary_range_name="pods", services_secondary_range_name="services"
+            cluster_secondary_range_name=PODS_RANGE, services_secondary_range_name=SERVICES_RANGE
         ),
         # Enforces NetworkPolicies without an add-on.
         datapath_provider="ADVANCED_DATAPATH",

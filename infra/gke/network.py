@@ -18,6 +18,8 @@ from infra.scope import NETWORK
 NODES, PODS, SERVICES = "10.0.0.0/20", "10.16.0.0/14", "10.32.0.0/20"
 #: Pods of a node, which take a /24 of PODS (cloud.google.com/kubernetes-engine/docs/how-to/flexible-pod-cidr).
 PODS_PER_NODE = 110
+#: Names of the ranges of the subnet that the cluster takes its addresses from.
+PODS_RANGE, SERVICES_RANGE = "pods", "services"
 #: The first address of each node's /24, as a pattern. No pod gets it: it is the node's end of its pods' interfaces, and
 #: so the address from which a node connects to a pod of its own. GKE's plug-in is ptp with host-local, under Dataplane
 #: V2 as well (GoogleCloudPlatform/netd e11d157, netd.yaml and scripts/install-cni.sh; containernetworking/plugins
@@ -49,8 +51,8 @@ def create_network(scope: Scope, after: list[pulumi.Resource]) -> Network:
         network=network.id,
         ip_cidr_range=NODES,
         secondary_ip_ranges=[
-            ranges(range_name="pods", ip_cidr_range=PODS),
-            ranges(range_name="services", ip_cidr_range=SERVICES),
+            ranges(range_name=PODS_RANGE, ip_cidr_range=PODS),
+            ranges(range_name=SERVICES_RANGE, ip_cidr_range=SERVICES),
         ],
         # Nodes reach images and buckets within Google's network, without paying for the NAT.
         private_ip_google_access=True,

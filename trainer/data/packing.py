@@ -87,6 +87,7 @@ def pack(tokens: Tokens, length: int, split: str) -> Packed:
         np.fromfile(path, np.uint32, offset=4 * size).reshape(-1, 2)
         for path, size in zip(tokens.paths, tokens.sizes, strict=True)
     ]
+    # The tokens of each conversation, and of those the ones whose loss counts.
     sizes, answers = np.concatenate([np.empty((0, 2), np.int64), *tables]).T
     starts = np.cumsum(sizes) - sizes
     long = np.flatnonzero(sizes > length + 1)
